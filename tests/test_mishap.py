@@ -48,12 +48,12 @@ def raising(wrong: BaseException) -> Any:
 def test_in_one_line(
     wrong: BaseException, status: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(listing, "run", raising(wrong))
+    monkeypatch.setattr(listing, "recipes", raising(wrong))
     assert words in complaint(capsys, status, "list")
 
 
 def test_where_on_request(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(listing, "run", raising(KeyError("x")))
+    monkeypatch.setattr(listing, "recipes", raising(KeyError("x")))
     monkeypatch.setenv(cli.TRACEBACK, "1")
     assert cli.main(["list"]) == 3
     assert "Traceback (most recent call last)" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_ctrl_c_is_130_and_says_how_to_go_on(
 def test_ctrl_c_elsewhere_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from resolvent.commands import list as listing
 
-    monkeypatch.setattr(listing, "run", interrupted)
+    monkeypatch.setattr(listing, "recipes", interrupted)
     assert cli.main(["list"]) == 130
     assert "stopped" in capsys.readouterr().err
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import resolvent as rv
 from resolvent import cli
 from resolvent.data import from_file
 from resolvent.data.preparation.like import read_like
 from resolvent.experiments import Budget, Cell, TaskChoice, run_cell
 from resolvent.models import ChannelsConfig, ModelConfig, RegressionConfig, ResidualConfig, S4DConfig
+from resolvent.predictor.samples import samples_of
 
 
 def series(path: Path, steps: int = 200) -> np.ndarray:
@@ -92,10 +94,31 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, options: dict[str, object]
         from_file(tmp_path / "one.csv", **options)  # type: ignore[arg-type]
 
 
-def test_a_row_a_step_needs_times(tmp_path: Path) -> None:
-    (tmp_path / "one.csv").write_text("load\n" + "\n".join(f"{i}.5" for i in range(60)))
-    with pytest.raises(ValueError, match=r"longest series has 1 steps.*it has a column time"):
-        from_file(tmp_path / "one.csv", task="forecast", window=10)
+def test_without_times_the_rows_of_a_series_are_its_steps(tmp_path: Path) -> None:
+    """As with times, where no other reading is possible: a column is the target, or a row is no window."""
+    series(tmp_path / "one.csv")
+    timed = from_file(tmp_path / "one.csv", task="forecast", window=10, target="b")
+    rows = [row.partition(",")[2] for row in (tmp_path / "one.csv").read_text().splitlines()]
+    (tmp_path / "two.csv").write_text("\n".join(rows))
+    for target in ("b", None):
+        task = from_file(tmp_path / "two.csv", task="forecast", window=10, target=target)
+        assert "no column of times: rows are steps in the order of the file" in task.notes
+        assert (task.train.x == timed.train.x).all()
+        assert (task.test.y[:, -1] == timed.test.y[:, 0]).all()
+    assert task.preprocess is not None
+    assert read_like(tmp_path / "two.csv", task.preprocess).x.shape == (1, 200, 2)
+    several = [f"{'id' if not k else 'AB'[k % 2]},{row}" for k, row in enumerate(rows)]
+    (tmp_path / "three.csv").write_text("\n".join(several))
+    both = from_file(tmp_path / "three.csv", task="forecast", window=10, target="b")
+    assert len(both.train) == 2 * (70 - 10)
+
+
+def test_rows_that_may_be_series_themselves_are_not_taken_for_steps(tmp_path: Path) -> None:
+    lines = ["t0,t1,t2", *(f"{i},{i + 1},{i + 2}" for i in range(60))]
+    (tmp_path / "wide.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"longest series has 3 steps.*a column time, or the channel that --target"):
+        from_file(tmp_path / "wide.csv", task="forecast", window=10)
+    assert len(from_file(tmp_path / "wide.csv", task="forecast", window=1).train) == 60
 
 
 def test_more_steps_than_a_window_are_noted(tmp_path: Path) -> None:
@@ -137,3 +160,54 @@ def test_from_a_csv_to_an_attack_and_a_certificate(tmp_path: Path, capsys: pytes
     assert "outputs move by at most" in output
     assert "certified within 0.5" in output
     assert cli.main(["predict", run, str(tmp_path / "one.csv")]) == 0
+
+
+def test_a_new_series_is_attacked_window_by_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its windows and targets against plain indexing; and the printed error is that of numpy."""
+    series(tmp_path / "one.csv")
+    words = ["--data", str(tmp_path / "one.csv"), "--task", "forecast", "--window", "12", "--horizon", "3"]
+    train = ["run", "train", *words, "--target", "b", "--width", "4", "--layers", "1", "--epochs", "1"]
+    assert cli.main([*train, "--scale", "standard", "--no-report", "--out", str(tmp_path / "runs")]) == 0
+    run = next((tmp_path / "runs").rglob("record.json")).parent
+    values = series(tmp_path / "new.csv", 40)
+    found = samples_of(run, str(tmp_path / "new.csv"))
+    ready = rv.load(run)
+    assert np.allclose(found.y.numpy(), [values[i + 12 : i + 15, 1] for i in range(26)], atol=1e-6)
+    assert np.allclose(found.x.numpy(), ready.preprocess(np.stack([values[i : i + 12] for i in range(26)])), atol=1e-5)
+    assert not any("read as a whole" in note for note in found.notes)
+    capsys.readouterr()
+    assert cli.main(["attack", str(run), "--data", str(tmp_path / "new.csv"), "--preset", "fast", "--eps", "0"]) == 0
+    apart = ready.model(found.x).detach().numpy() - found.y.numpy()
+    assert f"{np.sqrt((apart**2).mean(1)).mean():.4g}"[:5] in capsys.readouterr().out
+    series(tmp_path / "short.csv", 14)
+    assert cli.main(["attack", str(run), "--data", str(tmp_path / "short.csv")]) == 2
+    assert "a series of at least 15 steps" in capsys.readouterr().err
+
+
+def test_the_error_of_several_values_is_their_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 6, 1)).astype(np.float32), rng.normal(size=(20, 3)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    block = ResidualConfig(S4DConfig(4))
+    model = rv.build_model(ModelConfig(ChannelsConfig(1), block, RegressionConfig(3, "last"), 4, 1))
+    task = from_file(tmp_path / "a.npz")
+    rv.models.save_model(model, tmp_path / "m", task.preprocess)
+    assert cli.main(["predict", str(tmp_path / "m"), str(tmp_path / "a.npz")]) == 0
+    mean = ((rv.load(tmp_path / "m").predict(x) - y) ** 2).mean()
+    assert f"mean squared error {mean:.6g}"[:25] in capsys.readouterr().out
+    np.savez(tmp_path / "b.npz", x=x, y=y[:, :2])
+    assert cli.main(["predict", str(tmp_path / "m"), str(tmp_path / "b.npz")]) == 2
+    assert "expected targets of shape (20, 3), got (20, 2)" in capsys.readouterr().err
+
+
+def test_a_bound_that_targets_exceed_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bound of a certified model is in the units of its outputs: with 3 it cannot follow a load of hundreds."""
+    load = 500 + 50 * np.sin(np.arange(200) / 5)
+    (tmp_path / "a.csv").write_text("time,load\n" + "".join(f"{i},{v:.3f}\n" for i, v in enumerate(load)))
+    words = ["--data", str(tmp_path / "a.csv"), "--task", "forecast", "--window", "8", "--layers", "1", "--width", "4"]
+    common = ["run", "train", *words, "--certified", "--dry-run", "--scale", "standard"]
+    assert cli.main(common) == 0
+    spread = np.std(load[8:140], ddof=1)
+    assert f"deviation is {spread:.3g}, and outputs move by at most 3" in capsys.readouterr().out
+    assert cli.main([*common, "--gamma", "60"]) == 0
+    assert "outputs move by at most" not in capsys.readouterr().out

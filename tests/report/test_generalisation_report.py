@@ -43,7 +43,7 @@ def test_failed_seeds_are_counted_and_not_averaged() -> None:
     assert rows["majority T=100"]["test, %"] is None
     assert "5 runs, of which 2 diverged" in found["text"]
     accuracy, abscissa = found["charts"]
-    assert accuracy["series"][1] == {"name": "test", "x": [25, 50], "y": [85.0, 75.0], "style": "line"}
+    assert accuracy["series"][1] == {"name": "test", "x": [25, 50], "y": [85.0, 75.0]}
     assert abscissa["series"][0]["y"] == [0.1, 0.05, 0.01]
     json.dumps(found, allow_nan=False)
 

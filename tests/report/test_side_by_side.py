@@ -111,11 +111,11 @@ def test_a_regression_has_errors_not_accuracies(tmp_path: Path) -> None:
     assert "best clean accuracy" not in page
     assert "squared error</text>" in page  # the axis of its training curve
     output = (tmp_path / "out" / NAMES["markdown"]).read_text()
-    assert "Squared error (less is better)" in output
+    assert "Squared error, summed over the values of a sample (less is better)" in output
     assert "0.6" in output
     assert "-60" not in page + output
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / NAMES["csv"]).read_text())))
-    assert {(line["what"], line["unit"], line["mean"]) for line in lines} >= {("clean_best", "squared error", "0.6000")}
+    assert {(line["what"], line["unit"], line["mean"]) for line in lines} >= {("clean_best", "squared error", "0.6")}
 
 
 def test_classes_and_numbers_do_not_share_a_table() -> None:
@@ -185,3 +185,9 @@ def test_figures_that_share_a_title_do_not_share_ids(tmp_path: Path) -> None:
     first, second = (set(re.findall(r'<clipPath id="([^"]+)"', part)) for part in losses)
     assert ids
     assert not first & second
+
+
+def test_runs_below_a_folder_that_is_called_damaged_are_read(tmp_path: Path) -> None:
+    """Only a run's own folder of that name holds files that were set aside."""
+    write(tmp_path / "damaged", record("s4", "standard"))
+    assert "s4 digits standard" in write_report([tmp_path / "damaged"]).read_text(encoding="utf-8")

@@ -17,25 +17,20 @@ class List:
     """Name the recipes, tasks, layers, initialisations and presets that this version has."""
 
     def execute(self) -> int:
-        return run()
-
-
-def run() -> int:
-    """Print recipes, tasks, layers, initialisations and presets."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
-    parts = {
-        "Recipes (resolvent run NAME)": recipes(),
-        "Tasks": tasks(),
-        "Layers": layers(),
-        "Initialisations": initialisations(),
-        "Presets": presets(),
-        "Models (resolvent run train --preset NAME)": models(),
-    }
-    for title, rows in parts.items():
-        console.print(_table(title, rows))
-    return 0
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=WIDE)
+        parts = {
+            "Recipes (resolvent run NAME)": recipes(),
+            "Tasks": tasks(),
+            "Layers": layers(),
+            "Initialisations": initialisations(),
+            "Presets": presets(),
+            "Models (resolvent run train --preset NAME)": models(),
+        }
+        for title, rows in parts.items():
+            console.print(_table(title, rows))
+        return 0
 
 
 def recipes() -> list[tuple[str, str]]:

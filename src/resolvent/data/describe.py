@@ -43,5 +43,4 @@ def _facts(task: Task) -> dict[str, str]:
     bounds = "" if task.bounds is None else f"{task.bounds[0]:g} to {task.bounds[1]:g}"
     names = ", ".join(task.class_names[:_NAMES]) + (", ..." if len(task.class_names) > _NAMES else "")
     augment = "" if task.augment is None else str(task.augment)
-    facts = {"classes": names, "bounds": bounds, "augment": augment}
-    return facts | {"licence": task.licence, "source": task.source}
+    return {"classes": names, "bounds": bounds, "augment": augment, "licence": task.licence, "source": task.source}

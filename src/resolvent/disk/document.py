@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def check_same(found: dict[str, Any], config: dict[str, Any], holder: str) -> No
         )
 
 
-def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | None:
+def first_difference(
+    a: Any, b: Any, path: str = "", same: Callable[[Any, Any], bool] = eq
+) -> tuple[str, Any, Any] | None:
     """The first field in which two configurations differ: (dotted path, value in a, value in b)."""
     if isinstance(a, dict) and isinstance(b, dict):
         names = [*a, *(name for name in b if name not in a)]
@@ -92,5 +95,5 @@ def first_difference(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any] | N
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         pairs = [(f"{path}[{i}]", *pair) for i, pair in enumerate(zip(a, b, strict=True))]
     else:
-        return None if a == b else (path, a, b)
-    return next((found for where, x, y in pairs if (found := first_difference(x, y, where))), None)
+        return None if same(a, b) else (path, a, b)
+    return next((found for where, x, y in pairs if (found := first_difference(x, y, where, same))), None)

@@ -74,9 +74,8 @@ class Predictor:
         return self.probabilities(self.outputs(self.read(data, lengths=lengths)))
 
     def score(self, data: Any, y: Any = None, lengths: Any = None) -> float:
-        """The accuracy; for real targets minus the mean squared error, as measured in training.
-
-        A file may contain its own targets.
+        """The accuracy; for real targets minus the squared error, as measured in training: summed over the values of a
+        sample, a mean over the samples. A file may contain its own targets.
         """
         raw = self.read(data, y, lengths)
         if raw.y is None:
@@ -144,7 +143,9 @@ class Predictor:
         return pair_logits(outputs).softmax(-1).numpy()
 
     def measure(self, outputs: Tensor, y: Tensor) -> float:
-        """Accuracy, or minus the mean squared error."""
+        """Accuracy, or minus the squared error of a sample."""
+        if y.is_floating_point() and y.numel() != outputs.numel():
+            raise ValueError(f"score: expected targets of shape {tuple(outputs.shape)}, got {tuple(y.shape)}.")
         return float(score(outputs, y.double() if y.is_floating_point() else y).double().mean())
 
     def _ready_step(self, values: Any, last: Tensor | None) -> tuple[Tensor, Tensor | None]:

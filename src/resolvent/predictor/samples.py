@@ -5,16 +5,20 @@ A run's preprocessing (scale, gaps, channels, classes, bounds) applies to every 
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.data import Task, from_file, load_task, task_names
 from resolvent.data.preparation.keep import load_preprocess
-from resolvent.data.preparation.like import read_like
+from resolvent.data.preparation.like import Raw, read_like
 from resolvent.data.preparation.preprocess import Bounds, Missing, Preprocess
+from resolvent.data.preparation.windows import Windows, stack, windows_of
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.file import ARRAYS, SUFFIXES
 from resolvent.data.readers.sequences import as_number
@@ -68,18 +72,42 @@ def samples_of(run: Path, data: str | None = None, how: Reading | None = None, c
     if not path.is_file():
         raise UsageError(f"there is no file {name!r}; --data takes a task's name or such a file with x and y.")
     learned = preprocess_in(run, checkpoint) if run.is_dir() else None
-    return _read_unscaled(path, how) if learned is None else read_samples(path, learned, how)
+    return _read_unscaled(path, how) if learned is None else read_samples(path, learned, how, _forecast_of(run))
 
 
-def read_samples(path: Path, learned: Preprocess, how: Reading) -> Samples:
-    """A file with targets, preprocessed as the run's own data were."""
-    raw = read_like(path, learned, label=how.label, header=how.header)
+def _forecast_of(run: Path) -> dict[str, Any]:
+    """The options of a run that was trained to forecast; none of another."""
+    options = Folder(run).cell().task.keywords() if (run / CELL).is_file() else {}
+    return options if options.get("task") == "forecast" else {}
+
+
+def read_samples(path: Path, learned: Preprocess, how: Reading, forecast: Mapping[str, Any]) -> Samples:
+    """A file with targets, preprocessed as the run's own data were; with the options of a `forecast`, its series."""
+    like = replace(learned, length=sys.maxsize) if forecast else learned  # a series may be longer than a window
+    raw = read_like(path, like, label=how.label, header=how.header)
+    raw = _windows_in(raw, learned, forecast, path) if forecast else raw
     if raw.y is None:
         wanted = f" (a column {learned.layout.label!r})" if learned.layout.label else ""
         raise UsageError(f"{path}: expected labels{wanted} beside the values, found none; name them with --label.")
     x = learned.by(how.missing)(raw.x, raw.lengths)
     bounds, notes = _widen_bounds(x, learned)
     return Samples(x, raw.y, raw.lengths, bounds, (*raw.notes, *notes))
+
+
+def _windows_in(raw: Raw, learned: Preprocess, forecast: Mapping[str, Any], path: Path) -> Raw:
+    """Every window of the series, with the values that follow it."""
+    target = forecast.get("target")
+    targets = None if target is None else (learned.channels.index(target),)
+    windows = Windows(forecast["window"], forecast.get("horizon") or 1, targets=targets)
+    steps = [raw.x.shape[1]] * len(raw) if raw.lengths is None else raw.lengths.tolist()
+    rows = [row for x, n in zip(raw.x.numpy(), steps, strict=True) for row in windows_of(x[:n], windows)]
+    if not rows:
+        raise UsageError(
+            f"{path}: expected a series of at least {windows.window + windows.horizon} steps, a window of this run "
+            f"and what follows it, got {max(steps)}."
+        )
+    made, note = stack(rows, rows[0]), f"{len(rows)} windows of {windows.window} steps"
+    return Raw(made.x, made.y, notes=(*raw.notes, note))
 
 
 def _read_as_trained(found: Samples, learned: Preprocess | None) -> Samples:

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resolvent.disk import write_json, write_text
+from resolvent.report.figures.chart import chart_figure
+from resolvent.report.figures.contribution import attribution_bars
+from resolvent.report.figures.figure import pseudospectrum_figure, spectrum_figure, svg
+from resolvent.report.figures.print_figure import save_figure
+from resolvent.report.figures.run_figure import attribution_figure
 from resolvent.report.page import require_packages, template
 from resolvent.report.record import Spectrum
 
@@ -19,14 +24,10 @@ WIDE = 5.0  # inches: wider figures take a whole row
 NAMES = {"json": "analysis.json", "html": "analysis.html"}
 
 
-def write_numbers(record: Analysis, path: Path) -> None:
-    write_json(path, record, finite=True)
-
-
 def write_analysis(record: Analysis, folder: Path) -> Path:
     """analysis.json, and analysis.html, a single offline file; returns the page's path."""
     require_packages()
-    write_numbers(record, folder / NAMES["json"])
+    write_json(folder / NAMES["json"], record, finite=True)
     page = folder / NAMES["html"]
     write_text(page, render(record))
     return page
@@ -35,20 +36,14 @@ def write_analysis(record: Analysis, folder: Path) -> Path:
 def write_figures(record: Analysis, folder: Path) -> list[Path]:
     """Every figure of the page as SVG and PDF."""
     require_packages()
-    from resolvent.report.figures.print_figure import save_figure
-
     named = [(f"{k + 1:02d}-{_slug(title)}", figure) for k, (title, _, figure) in enumerate(figures(record))]
     return [path for name, figure in named for path in save_figure(figure, folder, name)]
 
 
 def render(record: Analysis) -> str:
     """The page as text."""
-    from markupsafe import Markup
-
-    from resolvent.report.figures.figure import svg
-
     drawn = [
-        {"title": title, "caption": caption, "wide": figure.get_figwidth() > WIDE, "svg": Markup(svg(figure, title))}
+        {"title": title, "caption": caption, "wide": figure.get_figwidth() > WIDE, "svg": svg(figure, title)}
         for title, caption, figure in figures(record)
     ]
     return template("analysis.html").render(
@@ -59,11 +54,6 @@ def render(record: Analysis) -> str:
 
 def figures(record: Analysis) -> Iterator[tuple[str, str, Figure]]:
     """(title, caption, figure) in the order of the page."""
-    from resolvent.report.figures.chart import chart_figure
-    from resolvent.report.figures.figure import pseudospectrum_figure, spectrum_figure
-    from resolvent.report.figures.run_figure import attribution_figure
-    from resolvent.report.run_page import attribution_rows
-
     for held in record["spectra"]:
         yield (
             f"{held['name']}: spectrum" if record["kind"] == "model" else held["name"],
@@ -76,7 +66,7 @@ def figures(record: Analysis) -> Iterator[tuple[str, str, Figure]]:
     for chart in record["charts"]:
         yield chart["title"], chart["caption"], chart_figure(chart)
     for what in ("mse", "kl"):
-        rows = attribution_rows(record["attribution"], what) if record.get("attribution") else []
+        rows = attribution_bars(record["attribution"], what) if record.get("attribution") else []
         if rows:
             message = (
                 "Full bars: training samples; hatched: test samples. To the left, the component brings them together."

@@ -18,7 +18,8 @@ Scores = dict[str, float]
 def with_rows(evidence: Sequence[Evidence]) -> list[Evidence]:
     """The evidence followed by derived rows: for each seed the best of three, then the averages."""
     found = list(evidence)
-    found += [best for best in map(_best, _alike(found)) if best is not None]
+    variants = [held for held in found if held.tags[:1] and held.tags[0] in VARIANTS]
+    found += [best for best in map(_best, _alike(variants, 1).values()) if best is not None]
     return [*found, *_averages(found)]
 
 
@@ -28,13 +29,13 @@ def average(name: str, scores: Scores) -> float | None:
     return statistics.mean(held[task] for task in TASKS) if set(TASKS) <= set(held) else None
 
 
-def _alike(evidence: Sequence[Evidence]) -> list[dict[str, Evidence]]:
-    """Runs of the three variants on one task from one seed."""
+def _alike(evidence: Sequence[Evidence], shared: int) -> dict[tuple[str, int], dict[str, Evidence]]:
+    """Runs of one seed with the tag at that place in common (0: the model, 1: the task), by their other tag."""
     groups: dict[tuple[str, int], dict[str, Evidence]] = {}
     for held in evidence:
-        if held.recipe == RECIPE and len(held.tags) == 2 and held.tags[0] in VARIANTS and held.tags[1] in TASKS:
-            groups.setdefault((held.tags[1], held.seed), {})[held.tags[0]] = held
-    return list(groups.values())
+        if held.recipe == RECIPE and len(held.tags) == 2 and held.tags[1] in TASKS:
+            groups.setdefault((held.tags[shared], held.seed), {})[held.tags[1 - shared]] = held
+    return groups
 
 
 def _best(runs: dict[str, Evidence]) -> Evidence | None:
@@ -50,12 +51,8 @@ def _best(runs: dict[str, Evidence]) -> Evidence | None:
 
 
 def _averages(evidence: Sequence[Evidence]) -> list[Evidence]:
-    groups: dict[tuple[str, int], dict[str, Evidence]] = {}
-    for held in evidence:
-        if held.recipe == RECIPE and len(held.tags) == 2 and held.tags[1] in TASKS:
-            groups.setdefault((held.tags[0], held.seed), {})[held.tags[1]] = held
     made = []
-    for (name, seed), runs in groups.items():
+    for (name, seed), runs in _alike(evidence, 0).items():
         values: Scores = {}
         for measure in set.intersection(*(set(run.values) for run in runs.values())) - {"diverged", "epochs"}:
             mean = average(name, {task: run.values[measure] for task, run in runs.items()})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resolvent.disk import write_json, write_text
+from resolvent.report.figures.figure import panel_svg, spectrum_svg
 from resolvent.report.record import Record
 
 if TYPE_CHECKING:
@@ -50,14 +51,9 @@ def write_page(record: Record, folder: Path) -> Path:
 
 def render(record: Record) -> str:
     """The page as text."""
-    from markupsafe import Markup
-
-    from resolvent.report.figures.figure import panel_svg, spectrum_svg
-
-    page = template("page.html")
-    drawn = [(s, Markup(spectrum_svg(s))) for s in record.spectra]
+    drawn = [(s, spectrum_svg(s)) for s in record.spectra]
     results = record.check["results"]
-    return page.render(
+    return template("page.html").render(
         record=record,
         settings=record.check["settings"],
         ok=record.check["ok"],
@@ -65,7 +61,7 @@ def render(record: Record) -> str:
         counts=counts(results),
         failures=[r for r in results if r["status"] == "fail"],
         planes=[(plane, [(s, svg) for s, svg in drawn if s.plane == plane]) for plane in PLANES],
-        panels=[(panel, Markup(panel_svg(panel))) for panel in record.panels],
+        panels=[(panel, panel_svg(panel)) for panel in record.panels],
     )
 
 

@@ -11,11 +11,16 @@ from resolvent.disk import write_text
 from resolvent.report.claim import claims
 from resolvent.report.escape import markdown_text
 from resolvent.report.evidence import evidence_of
+from resolvent.report.figures import run_figure as draw
+from resolvent.report.figures.chart import chart_svg, wide
+from resolvent.report.figures.contribution import attribution_bars, contribution_figures
 from resolvent.report.figures.corruption import corruption_findings, robustness_figures
+from resolvent.report.figures.figure import spectrum_svg
 from resolvent.report.figures.fourier import fourier_findings
 from resolvent.report.figures.generalisation import gap_findings
-from resolvent.report.figures.process import WAYS, process_findings, short_names, way_of
-from resolvent.report.page import require_packages
+from resolvent.report.figures.process import WAYS, Named, process_findings, short_names, way_of
+from resolvent.report.figures.sample import example_svg, image_svg
+from resolvent.report.page import require_packages, template
 from resolvent.report.record import Spectrum
 from resolvent.report.runs import Record, Runs, read_runs, without_odd
 from resolvent.report.tables.answers import answer_findings, class_names
@@ -88,18 +93,17 @@ def verdicts(runs: Runs) -> list[Verdict]:
 
 def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
     """The page as text."""
-    from resolvent.report.page import template
-
     trained = [record for record in runs.records.values() if "study" not in record]
     good = [record for record in trained if "failed" not in record]
     first: dict[str, Record] = {}  # one seed of every cell, the lowest
     for record in good:
-        first.setdefault(",".join(record["cell"]["tags"]), record)
+        first.setdefault(" ".join(record["cell"]["tags"]), record)
+    named = list(first.items())
     return template("runs.html").render(
         title=title or _title(runs),
         counts={"runs": len(trained), "cells": len({(r["cell"]["recipe"], *r["cell"]["tags"]) for r in trained})},
         verdicts=verdicts(runs),
-        studies=studies(runs, first),
+        studies=studies(runs, named),
         problems=problems(runs),
         tiles=tiles(good),
         tables=[t for t in found if not t.errors],
@@ -107,43 +111,30 @@ def render(runs: Runs, found: list[Table], title: str | None = None) -> str:
         legend=LEGEND,
         count=count,
         missed=any(a.get("pgd10", {}).get("missed") for r in good for a in r.get("attacks", {}).values()),
-        answers=answer_findings([(name.replace(",", " "), record) for name, record in first.items()])[:SHOWN],
+        answers=answer_findings(named)[:SHOWN],
         published=any(t.published for t in found),
         tasks=list({r["task"]["name"]: r["task"] for r in trained}.values()),
         versions=sorted({_version(r) for r in runs.records.values()}),
         names=NAMES,
-        side_by_side=draw_side_by_side(first),
+        side_by_side=robustness_figures(named),
         **beside(good),
-        **figures(first),
+        **figures(named),
     )
-
-
-def draw_side_by_side(first: dict[str, Record]) -> list[tuple[str, Any]]:
-    """Corruptions next to attacks and certificates, one figure per task."""
-    from markupsafe import Markup
-
-    named = [(name.replace(",", " "), record) for name, record in first.items()]
-    return [(title, Markup(drawn)) for title, drawn in robustness_figures(named)]
 
 
 def beside(good: list[Record]) -> dict[str, Any]:
     """Runs of a recipe in common frames: training per epoch, and the attribution of components."""
-    from markupsafe import Markup
-
-    from resolvent.report.figures.contribution import contribution_figures
-
     recipes: dict[str, dict[str, Record]] = {}
     for record in good:  # one seed of every cell, the lowest
         recipes.setdefault(record["cell"]["recipe"], {}).setdefault(" ".join(record["cell"]["tags"]), record)
     named = {recipe: list(cells.items()) for recipe, cells in recipes.items()}
     found = [held for recipe, cells in named.items() for held in process_findings(recipe, cells)]
-    bars = [(n, Markup(s)) for recipe, cells in named.items() for n, s in contribution_figures(recipe, cells)]
+    bars = [drawn for recipe, cells in named.items() for drawn in contribution_figures(recipe, cells)]
     return {"processes": [held | {"drawn": draw_charts(held["charts"])} for held in found], "contributions": bars}
 
 
-def studies(runs: Runs, first: dict[str, Record]) -> list[dict[str, Any]]:
+def studies(runs: Runs, named: Named) -> list[dict[str, Any]]:
     """Analyses, scores under Fourier noise, generalisation over lengths: name, text, table, charts that are drawn."""
-    named = [(name.replace(",", " "), record) for name, record in first.items()]
     noise = [("Fourier noise", held) for held in fourier_findings(named)]
     noise += [("Corrupted data", held) for held in corruption_findings(named)]
     found = [(name, record["study"]) for name, record in runs.studies()] + noise
@@ -152,13 +143,7 @@ def studies(runs: Runs, first: dict[str, Record]) -> list[dict[str, Any]]:
 
 
 def draw_charts(charts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from markupsafe import Markup
-
-    from resolvent.report.figures.chart import chart_svg, wide
-
-    return [
-        {"title": c["title"], "caption": c["caption"], "wide": wide(c), "svg": Markup(chart_svg(c))} for c in charts
-    ]
+    return [{"title": c["title"], "caption": c["caption"], "wide": wide(c), "svg": chart_svg(c)} for c in charts]
 
 
 def _title(runs: Runs) -> str:
@@ -166,32 +151,26 @@ def _title(runs: Runs) -> str:
     return "Runs of " + ", ".join(names) if names else "Runs"
 
 
-def figures(first: dict[str, Record]) -> dict[str, Any]:
+def figures(named: Named) -> dict[str, Any]:
     """All figures, as (name, svg) pairs."""
-    from markupsafe import Markup
-
-    from resolvent.report.figures import run_figure as draw
-    from resolvent.report.figures.figure import spectrum_svg
-
-    named = [(name.replace(",", " "), record) for name, record in first.items()]
     curved = [(name, record) for name, record in named if len(draw.curve(record)) > 1]
     groups = robustness_groups(curved)
     inside = [(f"{name}, {each['name']}", each) for name, r in named for each in _layers(r)]
     return {
-        "robustness": [(n, Markup(draw.robustness_svg(group)), draw.curve_terms(group)) for n, group in groups],
-        "training": [(name, Markup(draw.training_svg(r))) for name, r in named][:SHOWN],
+        "robustness": [(n, draw.robustness_svg(group), draw.curve_terms(group)) for n, group in groups],
+        "training": [(name, draw.training_svg(r)) for name, r in named][:SHOWN],
         "certificates": [c for name, r in named if "certificate" in r and (c := certificate(name, r))["svg"]][:SHOWN],
         "unbounded": list_unbounded([(name, r["certificate"]) for name, r in named if "certificate" in r]),
         "attribution": [each for name, r in alone(named) for each in bars(name, r)][:SHOWN],
-        "spectra": [(n, Markup(spectrum_svg(Spectrum(**e["spectrum"])))) for n, e in inside if "spectrum" in e][:SHOWN],
-        "responses": [(n, Markup(draw.response_svg(n, e["response"]))) for n, e in inside if "response" in e][:SHOWN],
+        "spectra": [(n, spectrum_svg(Spectrum(**e["spectrum"]))) for n, e in inside if "spectrum" in e][:SHOWN],
+        "responses": [(n, draw.response_svg(n, e["response"])) for n, e in inside if "response" in e][:SHOWN],
         "examples": [example(name, e, r) for name, r in named for e in _examples(r)[:1]][:SHOWN],
     }
 
 
-def robustness_groups(named: list[tuple[str, Record]]) -> list[tuple[str, list[tuple[str, Record]]]]:
+def robustness_groups(named: Named) -> list[tuple[str, Named]]:
     """Runs with the same data and objective, by short names, in groups for figures."""
-    groups: dict[str, list[tuple[str, Record]]] = {}
+    groups: dict[str, Named] = {}
     for name, record in named:
         way = way_of(record)
         groups.setdefault(f"{record['task']['name']}, {WAYS.get(way, way)}", []).append((name, record))
@@ -201,25 +180,20 @@ def robustness_groups(named: list[tuple[str, Record]]) -> list[tuple[str, list[t
 
 def problems(runs: Runs) -> list[dict[str, str]]:
     """All problems, most serious first."""
-    found = [{"where": "", "what": line} for line in runs.problems]
+    found: list[dict[str, str]] = [{"where": "", "what": line} for line in runs.problems]
+    flags: list[dict[str, str]] = []
     for record in runs.records.values():
         where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
         if "failed" in record:
             found.append({"where": where, "what": record["failed"]})
-    for record in runs.records.values():
-        where = f"{' '.join(record['cell']['tags'])}, seed {record['cell']['seed']}"
         for name, attack in record.get("attacks", {}).items():
             lines = (f"{flag.get('kind', 'flag')}: {flag.get('explanation', '')}" for flag in attack["flags"])
-            found += [{"where": f"{where}, {name}", "what": text} for text in lines]
-    return found
+            flags += [{"where": f"{where}, {name}", "what": text} for text in lines]
+    return found + flags
 
 
 def certificate(name: str, record: Record) -> dict[str, Any]:
     """A curve if there is a bound, or one of the smoothed model; otherwise the components without a bound."""
-    from markupsafe import Markup
-
-    from resolvent.report.figures.run_figure import certificate_svg
-
     held, smooth = record["certificate"], record["certificate"].get("smoothing")
     caption = f"gain {held['gain']:.4g}" if held.get("gain") is not None else held.get("reason", "no finite bound")
     points = held.get("curve") if held.get("gain") is not None else None
@@ -229,7 +203,7 @@ def certificate(name: str, record: Record) -> dict[str, Any]:
             f"smoothed by noise of deviation {smooth['sigma']:g}, {smooth['n']:,} copies: each sample holds with "
             f"probability {1 - smooth['alpha']:g}. The model itself has no bound: {caption}"
         )
-    return {"name": name, "svg": Markup(certificate_svg(record, points)) if points else "", "caption": caption}
+    return {"name": name, "svg": draw.certificate_svg(record, points) if points else "", "caption": caption}
 
 
 def list_unbounded(held: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, list[str]]]:
@@ -257,43 +231,28 @@ def _reason(why: str, places: list[str]) -> str:
 
 def bars(name: str, record: Record) -> list[tuple[str, Any]]:
     """One figure for each distance that attribution measured."""
-    from markupsafe import Markup
-
-    from resolvent.report.figures.run_figure import attribution_svg
-
-    held = [(what, attribution_rows(record["attribution"], what)) for what in ("mse", "kl")]
-    return [(f"{name}, {what.upper()}", Markup(attribution_svg(rows, what.upper()))) for what, rows in held if rows]
+    held = [(what.upper(), attribution_bars(record["attribution"], what)) for what in ("mse", "kl")]
+    return [(f"{name}, {what}", draw.attribution_svg(rows, what)) for what, rows in held if rows]
 
 
-def alone(named: list[tuple[str, Record]]) -> list[tuple[str, Record]]:
+def alone(named: Named) -> Named:
     """Attributed runs without a common frame with others."""
     held = [(name, r, (r["cell"]["recipe"], r["task"]["name"], way_of(r))) for name, r in named if "attribution" in r]
     shared = Counter(key for *_, key in held)
     return [(name, record) for name, record, key in held if shared[key] == 1]
 
 
-def attribution_rows(held: dict[str, Any], what: str) -> list[tuple[str, float, float]]:
-    """(component, train, test) in per cent, for those that have both."""
-    rows = [(c["name"], c["train"][what], c["test"][what]) for c in held["components"]]
-    return [(name, train, test) for name, train, test in rows if train is not None and test is not None]
-
-
 def example(name: str, held: dict[str, Any], record: Record) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    from resolvent.report.figures.sample import example_svg, image_svg
-
     classes = class_names(record, record["task"].get("classes") or 0)
-    before, after = (image_svg(held, key) for key in ("clean", "attacked"))
     return {
         "name": name,
         "index": held["index"],
         "clean": _class(classes, held["clean_prediction"]),
         "moved": _class(classes, held["prediction"]),
         "broken_by": held["broken_by"],
-        "svg": Markup(example_svg(held)),
-        "before": Markup(before) if before else "",
-        "after": Markup(after) if after else "",
+        "svg": example_svg(held),
+        "before": image_svg(held, "clean"),
+        "after": image_svg(held, "attacked"),
     }
 
 

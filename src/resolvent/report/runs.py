@@ -43,7 +43,7 @@ def read_runs(folders: list[Path], shown: dict[Path, str] | None = None) -> Runs
         if not folder.is_dir():
             raise ValueError(f"report: there is no folder {str(folder)!r}; give one that `resolvent run` wrote.")
         for path in sorted(folder.rglob("cell.json")):
-            if "damaged" not in path.parts:
+            if "damaged" not in path.relative_to(folder).parts:
                 _read(path.parent, runs)
     for copy, origin in (shown or {}).items():
         runs.problems[:] = [line.replace(str(copy), origin.rstrip("/")) for line in runs.problems]

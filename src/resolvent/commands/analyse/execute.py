@@ -14,6 +14,7 @@ from torch import nn
 from resolvent.commands.analyse.options import Analyse
 from resolvent.commands.attack.execute import load
 from resolvent.data.task import Split
+from resolvent.disk import write_json
 from resolvent.experiments.provenance import provenance
 from resolvent.experiments.stages.attributed import attribute
 from resolvent.experiments.stages.inside import inside
@@ -23,7 +24,7 @@ from resolvent.experiments.tasks import open_task
 from resolvent.models import Model, ModelConfig, TwoTower, build_model, presets
 from resolvent.predictor.samples import samples_of
 from resolvent.report import require_packages
-from resolvent.report.analysis_page import NAMES, facts, write_analysis, write_figures, write_numbers
+from resolvent.report.analysis_page import NAMES, facts, write_analysis, write_figures
 from resolvent.usage.destination import require_writable
 from resolvent.usage.error import UsageError
 from resolvent.usage.load import suggestion
@@ -41,7 +42,7 @@ def run(request: Analyse) -> int:
     show(record, console)
     page = write_analysis(record, request.out)
     if request.json is not None:
-        write_numbers(record, request.json)
+        write_json(request.json, record, finite=True)
     if request.figures is not None:
         made = write_figures(record, request.figures)
         console.print(f"{len(made)} figures in {request.figures.resolve()}")

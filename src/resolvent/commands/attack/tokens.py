@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from resolvent.attacks import Substitution
 from resolvent.attacks.autoattack.evaluate import RECORD
 from resolvent.commands.attack.options import Attack
+from resolvent.data.task import Split
 from resolvent.disk import write_json
-from resolvent.training.measure import choose_class
+from resolvent.training.measure import measure
 from resolvent.usage.error import UsageError
 
 
@@ -26,8 +27,9 @@ def attack_tokens(request: Attack, model: nn.Module, data: tuple[Tensor, ...], c
     how = Substitution(request.substitutions, request.beam, batch_size=request.batch_size)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     x, y, *rest = (part[: request.on.samples].to(device) for part in data)
-    found = how(model, x, y, lengths=rest[0] if rest else None)
-    clean = _accuracy(model, (x, y, *rest), request.batch_size)
+    some = Split(x, y, rest[0] if rest else None)
+    found = how(model, some.x, some.y, lengths=some.lengths)
+    clean = measure(model.eval(), some, batch_size=request.batch_size)["clean"]
     console.print(f"clean accuracy {clean:.2%}\n{found}", highlight=False, soft_wrap=True)
     if request.out is not None:
         held: dict[str, Any] = {"clean_accuracy": clean, "accuracy": found.accuracy, "attack": found.name}
@@ -72,13 +74,3 @@ class Behind(nn.Module):
 def _require_tokens(option: str, model: nn.Module, data: tuple[Tensor, ...]) -> None:
     if data[0].is_floating_point() or not callable(getattr(model, "from_embedding", None)):
         raise UsageError(f"{option} is for a model of tokens; this one reads {data[0].dtype}: use --norm and --eps.")
-
-
-@torch.no_grad()
-def _accuracy(model: nn.Module, data: tuple[Tensor, ...], rows: int) -> float:
-    model.eval()
-    right = 0
-    for part in torch.arange(len(data[0])).split(rows):
-        x, y, *rest = (value[part] for value in data)
-        right += int((choose_class(model(x, *rest)) == y).sum())
-    return right / max(len(data[0]), 1)

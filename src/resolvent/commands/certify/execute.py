@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -38,7 +38,7 @@ from resolvent.commands.certify.stages import pad_stages, stages_of
 from resolvent.disk import write_json
 from resolvent.models import Model, TokensConfig
 from resolvent.models.parts import last_weight
-from resolvent.predictor.samples import samples_of
+from resolvent.predictor.samples import Samples, samples_of
 from resolvent.predictor.saved import preprocess_in
 from resolvent.report.run_page import reasons
 from resolvent.usage.destination import require_writable
@@ -47,13 +47,6 @@ from resolvent.usage.error import UsageError
 NONE = "none"
 EPS = "0.5"  # default size
 ROWS = 32  # samples per batch of linear bounds
-
-
-class Data(NamedTuple):
-    x: Tensor
-    y: Tensor
-    lengths: Tensor | None  # of padded x
-    bounds: tuple[Sizes, Sizes] | None  # the valid range of a value, or of each channel
 
 
 def run(request: Certify) -> int:
@@ -130,11 +123,12 @@ def _records(request: Certify, threats: Sequence[Threat], console: Console) -> t
     settings = [CertifySettings(eps, request.norm, smoothing=smoothing) for eps in radii]
     model = _model(request)
     data = _samples(request, model, console)
-    data = data._replace(bounds=threats[0].bounds or data.bounds)
+    threats = [replace(threat, bounds=threat.bounds or data.bounds) for threat in threats]
     shortest = data.x.shape[1] if data.lengths is None else int(data.lengths.min())
     gain = certified_gain(model.gain_parts(shortest), head=last_weight(model.head))
     other = "linear bounds are for linf"
-    boxes = [_box(model, data, eps) if request.norm == "linf" else other for eps in radii]
+    bounds = threats[0].bounds
+    boxes = [_box(model, data, eps, bounds) if request.norm == "linf" else other for eps in radii]
     bounded = gain.value is not None or any(isinstance(box, Tensor) for box in boxes)
     stood = _robust(request, model, data, threats) if bounded else [None] * len(threats)
     found = []
@@ -144,16 +138,15 @@ def _records(request: Certify, threats: Sequence[Threat], console: Console) -> t
     return found, gain
 
 
-def _samples(request: Certify, model: Model, console: Console) -> Data:
+def _samples(request: Certify, model: Model, console: Console) -> Samples:
     """The requested first samples, in the model's dtype if both are float32 or float64."""
     if request.on.samples is not None and request.on.samples < 1:
         raise UsageError(f"--samples must be at least 1, got {request.on.samples}; leave it out for all of them.")
     found = samples_of(request.run, request.on.data, request.new.reading(), request.checkpoint)
-    n = request.on.samples
     for note in found.notes:
         console.print(f"note: {note}", markup=False)
-    x, y, *lengths = (part[:n] for part in in_type_of(model, found.data))
-    return Data(x, y, lengths[0] if lengths else None, found.bounds)
+    x, y, *lengths = (part[: request.on.samples] for part in in_type_of(model, found.data))
+    return replace(found, x=x, y=y, lengths=lengths[0] if lengths else None)
 
 
 def _model(request: Certify) -> Model:
@@ -173,25 +166,24 @@ def _model(request: Certify) -> Model:
     return model.eval()
 
 
-def _robust(request: Certify, model: Model, data: Data, threats: Sequence[Threat]) -> list[Tensor | None]:
+def _robust(request: Certify, model: Model, data: Samples, threats: Sequence[Threat]) -> list[Tensor | None]:
     """Which samples resist the attack at each size; None without one."""
     if request.preset == NONE:
         return [None] * len(threats)
-    given = (data.x, data.y) if data.lengths is None else (data.x, data.y, data.lengths)
-    threat, settings = replace(threats[0], bounds=data.bounds), EvaluationSettings(request.seed, 256, probe=0)
-    curve = evaluate(model, given, threat, request.preset, eps=[each.eps for each in threats], settings=settings)
+    settings, sizes = EvaluationSettings(request.seed, 256, probe=0), [each.eps for each in threats]
+    curve = evaluate(model, data.data, threats[0], request.preset, eps=sizes, settings=settings)
     stood = [point.result.robust for point in curve.evaluations]
     return [robust if max(line_of(each.eps)) else None for robust, each in zip(stood, threats, strict=True)]
 
 
-def _box(model: Model, data: Data, eps: float) -> Tensor | str:
+def _box(model: Model, data: Samples, eps: float, bounds: tuple[Sizes, Sizes] | None) -> Tensor | str:
     """Which samples linear bounds certify within eps in Linf (b,), or why there are no bounds."""
     try:
         stages = stages_of(model, data.x.shape[1])
     except NoBound as refused:
         return str(refused)
-    one_range = data.bounds is not None and all(isinstance(bound, int | float) for bound in data.bounds)
-    settings, found = LinfSettings(data.bounds if one_range else None), []
+    one_range = bounds is not None and all(isinstance(bound, int | float) for bound in bounds)
+    settings, found = LinfSettings(bounds if one_range else None), []
     for rows in torch.arange(len(data.y)).split(ROWS):
         own = None if data.lengths is None else data.lengths[rows]
         chain = stages if own is None else pad_stages(stages, own)
@@ -200,7 +192,7 @@ def _box(model: Model, data: Data, eps: float) -> Tensor | str:
 
 
 def _add_linear_bounds(
-    record: dict[str, Any], box: Tensor | str, model: Model, data: Data, robust: Tensor | None
+    record: dict[str, Any], box: Tensor | str, model: Model, data: Samples, robust: Tensor | None
 ) -> dict[str, Any]:
     """Add the results of linear bounds to the record."""
     if isinstance(box, str):

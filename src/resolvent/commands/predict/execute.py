@@ -37,13 +37,14 @@ def run(request: Predict) -> int:
         made = load(request.run, checkpoint=request.checkpoint, device=device, missing=request.new.missing)
         raw = read_samples(made, request.file, request.new.label, request.new.reading().header)
         outputs = made.outputs(raw)
+        score = None if raw.y is None else made.measure(outputs, raw.y)
     except (ValueError, TypeError, OSError, ImportError) as wrong:
         raise UsageError(str(wrong).removeprefix("load: ").removeprefix("from_file: ")) from wrong
     rows = list(table(made, raw, outputs))
     show(rows, console, request.out)
     for note in raw.notes:
         console.print(f"note: {note}", markup=False)
-    _tell(made, raw, outputs, console)
+    _tell(made, outputs, score, console)
     if request.out is not None:
         _write(rows, request.out)
         console.print(f"predictions: {request.out}")
@@ -104,21 +105,18 @@ def show(rows: list[dict[str, Any]], console: Console, out: Path | None) -> None
         console.print(f"... and {len(rows) - SHOWN} more" + ("" if out else ": --out FILE.csv writes all of them"))
 
 
-def _tell(made: Predictor, raw: Raw, outputs: torch.Tensor, console: Console) -> None:
+def _tell(made: Predictor, outputs: torch.Tensor, score: float | None, console: Console) -> None:
+    count = len(outputs)
     if made.classes is not None:
         counts = Counter(str(answer) for answer in made.answers(outputs))
         message = ", ".join(f"{name} {counts[str(name)]}" for name in made.classes[:20])
-        console.print(f"{len(raw)} samples: {message}", markup=False)
+        console.print(f"{count} samples: {message}", markup=False)
     else:
-        console.print(f"{len(raw)} samples")
-    if raw.y is None:
-        return
-    value = made.measure(outputs, raw.y)
-    if made.classes is None:
-        console.print(f"mean squared error {-value:.6g}")
-        return
-    right = round(value * len(raw))
-    console.print(f"accuracy {value:.2%} ({right} of {len(raw)})")
+        console.print(f"{count} samples")
+    if score is not None and made.classes is None:  # the score is of a sample: the sum over its values
+        console.print(f"mean squared error {-score * count / outputs.numel():.6g}")
+    elif score is not None:
+        console.print(f"accuracy {score:.2%} ({round(score * count)} of {count})")
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:

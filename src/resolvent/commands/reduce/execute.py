@@ -45,10 +45,10 @@ def run(request: Reduce) -> int:
     before, after = (_measure(each, data) for each in (model, small.eval()))
     apart = float((after["outputs"] - before["outputs"]).abs().max())
     console.print(str(found))
-    unit = "accuracy" if before["score"] >= 0 else "minus squared error"
+    unit = "squared error" if data[1].is_floating_point() else "accuracy"
     console.print(
-        f"{unit} {before['score']:.4g} -> {after['score']:.4g} on {len(data[1])} samples; outputs of the model move by "
-        f"up to {apart:.3g}; a pass takes {before['seconds']:.3g} s -> {after['seconds']:.3g} s"
+        f"{unit} {abs(before['score']):.4g} -> {abs(after['score']):.4g} on {len(data[1])} samples; outputs of the "
+        f"model move by up to {apart:.3g}; a pass takes {before['seconds']:.3g} s -> {after['seconds']:.3g} s"
     )
     save_model(small, out, preprocess_in(request.run, request.checkpoint))
     record = {"score": [before["score"], after["score"]], "seconds": [before["seconds"], after["seconds"]]}

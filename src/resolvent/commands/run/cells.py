@@ -20,6 +20,7 @@ from resolvent.commands.run.forecast import foretell
 from resolvent.commands.run.on_ray import spread_cells
 from resolvent.commands.run.options import Run
 from resolvent.commands.run.train import train_cell
+from resolvent.commands.run.train_model import explain_narrow
 from resolvent.commands.trouble import as_usage_errors
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.cluster.dispatch import Heard
@@ -225,6 +226,8 @@ def find(request: Run, tell: Tell = print) -> list[Job]:
         return cells_of(request.recipe, size, request.only or "", request.seeds)
     cell, task = train_cell(request.source, request.model, request.training)
     tell(task.describe())
+    if (narrow := explain_narrow(task, cell.model)) is not None:
+        tell(f"  note       {narrow}")
     if request.name is not None:
         cell = replace(cell, tags=(request.name,))
     return [cell.seeded(seed) for seed in request.seeds or (0,)]

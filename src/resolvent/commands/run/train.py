@@ -37,6 +37,13 @@ def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptio
             f"{task.name}: expected two or more classes, each of several samples, got {task.classes} in {samples} "
             "samples; --label names the column of labels, --task regression takes numbers as quantities."
         )
+    counts = {part: len(split) for part, split in task.splits().items()}
+    if not all(counts.values()):
+        found = ", ".join(f"{count} for {part}" for part, count in counts.items())
+        raise UsageError(
+            f"{task.name}: {samples} samples are too few to hold some out: {found}; give more of them, or a file of "
+            "test samples with --test."
+        )
     goal = within_reach(goal, training, task)
     classified = task.vocabulary is None and task.classes is not None
     cell = Cell(

@@ -127,6 +127,17 @@ def _reservoir(task: Task, systems: int) -> c.ModelConfig:
     return reservoir_config(task.channels or 1, max(task.classes, 2), systems)
 
 
+def explain_narrow(task: Task, model: c.ModelConfig) -> str | None:
+    """Why a certified model of real targets will hardly follow them: its bound is in their units."""
+    spread = 0.0 if task.classes is not None else float(task.train.y.double().std())
+    if model.certified is None or spread <= model.certified.gain:
+        return None
+    return (
+        f"the targets' deviation is {spread:.3g}, and outputs move by at most {model.certified.gain:g} for a change of "
+        f"the input of norm 1; --gamma {spread:.2g} lets them follow"
+    )
+
+
 def _apply_sizes(config: c.ModelConfig, options: ModelOptions) -> c.ModelConfig:
     ads = config.ads if options.ads is None else c.AdSConfig(options.ads)
     return replace(config, d_model=options.width or config.d_model, layers=options.layers or config.layers, ads=ads)

@@ -11,14 +11,14 @@ import numpy as np
 from resolvent.data.cache import Arrays, load_cached
 from resolvent.data.folder import VARIABLE, data_folder
 from resolvent.data.listops.trees import VOCABULARY, roots, tree_lengths, write_trees
+from resolvent.data.preparation.prepare import PARTS
 from resolvent.data.readers.tokeniser import Tokeniser
 from resolvent.data.task import Task
-from resolvent.data.tasks.official import Counts, Part, counts, stored_splits
+from resolvent.data.tasks.official import Counts, Part, counts, name_parts, stored_splits
 
 SHORTEST, LONGEST, LENGTH = 501, 1999, 2000
 _CHUNK = 20_000  # trees generated at once; does not affect their content
 _PATIENCE = 300  # chunks without a new tree before giving up
-_PARTS = ("train", "validation", "test")
 
 
 def listops(
@@ -40,7 +40,7 @@ def listops(
     made = counts("listops", samples)
     held = load_cached("listops-lra", _read_official) if official else _generate(shortest, longest, length, made, seed)
     train, validation, test = (
-        Part(held[f"{p}_x"], held[f"{p}_y"], held[f"{p}_lengths"] if lengths else None, levels=0) for p in _PARTS
+        Part(held[f"{p}_x"], held[f"{p}_y"], held[f"{p}_lengths"] if lengths else None, levels=0) for p in PARTS
     )
     note = "the Long Range Arena's own files" if official else f"generated from seed {seed} by the arena's rules"
     return Task(
@@ -64,9 +64,7 @@ def _generate(shortest: int, longest: int, length: int, samples: tuple[int, int,
 
     def build() -> Arrays:
         tokens, answers = generate(sum(samples), shortest, longest, length, seed)
-        edges = np.cumsum(samples)[:-1]
-        halves = zip(_PARTS, np.split(tokens, edges), np.split(answers, edges), strict=True)
-        return {key: value for part, x, y in halves for key, value in _name_arrays(part, x, y).items()}
+        return name_parts(samples, x=tokens, y=answers, lengths=_lengths(tokens))
 
     return load_cached(name, build)
 
@@ -100,21 +98,22 @@ def _right_ones(first: int, shortest: int, longest: int, width: int, seed: int) 
     return list(zip(*write_trees(right, width), strict=True)) if len(right) else []
 
 
-def _name_arrays(part: str, x: np.ndarray, y: np.ndarray) -> Arrays:
-    return {f"{part}_x": x, f"{part}_y": y, f"{part}_lengths": (x != 0).sum(1).astype(np.int16)}
+def _lengths(x: np.ndarray) -> np.ndarray:
+    return (x != 0).sum(1).astype(np.int16)
 
 
 def _read_official() -> Arrays:
     folder = data_folder() / "lra_release" / "listops-1000"
     held: Arrays = {}
-    for part, name in zip(_PARTS, ("train", "val", "test"), strict=True):
+    for part, name in zip(PARTS, ("train", "val", "test"), strict=True):
         path = folder / f"basic_{name}.tsv"
         if not path.is_file():
             raise FileNotFoundError(
                 f"listops: {str(path)!r} is not there; unpack https://storage.googleapis.com/long-range-arena/"
                 f"lra_release.gz into {str(data_folder())!r} (or set {VARIABLE}), or leave official out."
             )
-        held |= _name_arrays(part, *read_tsv(path.read_text(encoding="utf-8"), str(path)))
+        x, y = read_tsv(path.read_text(encoding="utf-8"), str(path))
+        held |= {f"{part}_x": x, f"{part}_y": y, f"{part}_lengths": _lengths(x)}
     return held
 
 

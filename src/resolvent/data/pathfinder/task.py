@@ -17,11 +17,11 @@ from resolvent.data.counter import Counter
 from resolvent.data.pathfinder.files import read_pictures
 from resolvent.data.pathfinder.render import render
 from resolvent.data.pathfinder.shape import Shape, shape32, shape128
+from resolvent.data.preparation.prepare import PARTS
 from resolvent.data.task import Task
-from resolvent.data.tasks.official import Counts, Part, Splits, counts, stored_splits, three_splits
+from resolvent.data.tasks.official import Counts, Part, Splits, counts, name_parts, stored_splits, three_splits
 
 Segments = Literal[6, 9, 14]
-_PARTS = ("train", "validation", "test")
 _CHUNK = {32: 4096, 128: 512}  # images generated at once; does not affect their content
 
 
@@ -93,13 +93,10 @@ def _generate_splits(
 ) -> Splits:
     def build() -> Arrays:
         images, labels = pictures(shape, sum(samples), seed)
-        edges = np.cumsum(samples)[:-1]
-        flat = images.reshape(len(images), -1, 1)
-        x = {f"{part}_x": value for part, value in zip(_PARTS, np.split(flat, edges), strict=True)}
-        return x | {f"{part}_y": value for part, value in zip(_PARTS, np.split(labels, edges), strict=True)}
+        return name_parts(samples, x=images.reshape(len(images), -1, 1), y=labels)
 
     held = load_cached(f"{name}-{shape.segments}-{'-'.join(map(str, samples))}-seed{seed}", build)
-    train, validation, test = (Part(held[f"{part}_x"], held[f"{part}_y"], centred=normalise) for part in _PARTS)
+    train, validation, test = (Part(held[f"{part}_x"], held[f"{part}_y"], centred=normalise) for part in PARTS)
     return stored_splits(train, validation, test, packed)
 
 

@@ -26,10 +26,12 @@ def load_preprocess(folder: Path) -> Preprocess | None:
     path = folder / PREPROCESS
     if not path.is_file():
         return None
-    held = read_sealed(path)
-    if not is_sealed(held):
-        raise Damaged(f"{path} is damaged (it carries no digest); copy it again, or train again.")
-    return from_dict(read_json(path), Preprocess)
+    try:
+        if not is_sealed(read_sealed(path)):
+            raise Damaged(f"{path} is damaged (it carries no digest)")
+        return from_dict(read_json(path), Preprocess)
+    except Damaged as wrong:
+        raise Damaged(f"{wrong}; copy it again, or train again.") from None
 
 
 def preprocess_of(task: Task) -> Preprocess:

@@ -7,7 +7,7 @@ x = task.preprocess(raw.x, raw.lengths)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.data.preparation.preprocess import Preprocess
+from resolvent.data.preparation.preprocess import Preprocess, steps_inside
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.file import ARRAYS, checked_file, names_in, read_sequences
 from resolvent.data.readers.sequences import as_number, pad
@@ -42,14 +42,31 @@ def read_like(path: str | Path, how: Preprocess, *, label: str | None = None, he
     """The samples of a file; with targets if it has them."""
     file = checked_file(path)
     if file.suffix.lower() in ARRAYS:
-        return _arrays(file, how)
+        raw = _arrays(file, how)
+        return replace(raw, notes=_note_ranges(raw, how))
     header = how.layout.header if header is None else header
     found = read_sequences(file, label, header, like=how.layout, needed=label is not None)
     if not found.values:
         raise ValueError(f"{file}: expected at least one sample, found none.")
     y = numbers_of(found.answers, how, str(file)) if found.answers else None
     raw = sequences_like(found.values, how, str(file))
-    return Raw(raw.x, y, raw.lengths, found.ids, (*found.notes, *_note_length(found.values, how)))
+    notes = (*found.notes, *_note_length(found.values, how), *_note_ranges(raw, how))
+    return Raw(raw.x, y, raw.lengths, found.ids, notes)
+
+
+def _note_ranges(raw: Raw, how: Preprocess) -> tuple[str, ...]:
+    """Channels of which most values are far from all that were seen in training: Kelvin for Celsius, say."""
+    if how.inputs is None or not raw.x.is_floating_point() or how.low == how.high:  # tokens, or nothing known
+        return ()
+    values = raw.x[steps_inside(raw.x, raw.lengths)[..., 0].expand(raw.x.shape[:2])]  # (k, c)
+    low, high = (torch.tensor(line[: how.inputs]) for line in (how.low, how.high))
+    far = (how.scaled(values) - (low + high) / 2).abs() > (high - low).clamp_min(1e-6)
+    strange = (far.double().mean(0) > 0.5).nonzero()[:, 0].tolist()
+    medians = {how.channels[c]: float(values[:, c].nanmedian()) for c in strange}
+    return tuple(
+        f"channel {name}: most values (median {middle:g}) are far from those of training; is it in another unit?"
+        for name, middle in medians.items()
+    )
 
 
 def _note_length(values: Sequence[np.ndarray], how: Preprocess) -> list[str]:

@@ -48,7 +48,7 @@ class Rows:
 
     @property
     def real(self) -> bool:
-        return self.x.dtype.kind == "f"
+        return self.x.dtype.kind == "f" or self.x.ndim == 3  # tokens have no channels
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class Rows:
         raw = self.x[part] if self.index is None else self.x[self.index[part].numpy()]
         if not self.real:
             return torch.from_numpy(raw.astype(np.int64))
-        wide = np.float64 if raw.dtype.itemsize > 4 else np.float32
+        wide = np.result_type(raw.dtype, np.float32)  # float64 where float32 would round
         return torch.from_numpy(raw.astype(wide)).reshape(raw.shape[0], *self.shape[1:])
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from resolvent.data.order import shuffle
 from resolvent.data.preparation.groups import grouped_indices, require_apart
 from resolvent.data.preparation.learn import learn, pieces
 from resolvent.data.preparation.mapped import Rows, prepare_rows
@@ -91,8 +92,6 @@ class OnDisk:
 
 def split_indices(y: Tensor, fractions: Sequence[float], seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sample ids of train, validation and test. Integer y is stratified by class."""
-    from resolvent.data.order import shuffle
-
     validation, test = _check_fractions(fractions)
     order = torch.from_numpy(shuffle(len(y), seed))
     labels = y.new_zeros(len(y), dtype=torch.long) if y.is_floating_point() else y
@@ -179,7 +178,10 @@ def _tokens(raw: Mapping[str, Split | Rows], how: Preparation) -> Preprocess:
     every = [x.aminmax() for split in raw.values() if len(split) for x, _ in pieces(split)]
     lowest, top = min(int(low) for low, _ in every), max(int(high) for _, high in every) + 1
     if lowest < 0:
-        raise ValueError(f"data: expected tokens from 0 on, got {lowest}; number them from 0.")
+        raise ValueError(
+            f"data: expected tokens from 0 on, got {lowest}; number them from 0, or give x as real numbers if they are "
+            "measurements."
+        )
     padded, first = any(split.lengths is not None for split in raw.values()), raw["train"]
     length = first.shape[1] if isinstance(first, Rows) else first.x.shape[1]
     bounds = None if isinstance(how.bounds, str) else how.bounds

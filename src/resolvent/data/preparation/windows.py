@@ -43,7 +43,7 @@ def cut_windows(
         for part, end in zip(found, ends, strict=True):
             # the past may be in an earlier part, the targets may not
             start = max(0, first - how.window) if part != "train" else 0
-            found[part] += _windows(values[start:end], how)
+            found[part] += windows_of(values[start:end], how)
             first = end
     short = [part for part in ("train", "test") if not found[part]]
     if short:
@@ -52,10 +52,11 @@ def cut_windows(
             f"{where}: no window of {how.window} steps and {how.horizon} ahead ({need} together) fits into the "
             f"{short[0]} part; the longest series has {longest} steps. Make --window or --horizon smaller{hint}."
         )
-    return {part: _stack(rows, found["train"][0]) for part, rows in found.items()}
+    return {part: stack(rows, found["train"][0]) for part, rows in found.items()}
 
 
-def _windows(values: np.ndarray, how: Windows) -> list[tuple[np.ndarray, np.ndarray]]:
+def windows_of(values: np.ndarray, how: Windows) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The past and the targets of every window in a series (t, c)."""
     targets = list(range(values.shape[1])) if how.targets is None else list(how.targets)
     rows = []
     for i in range(0, len(values) - how.window - how.horizon + 1, how.stride):
@@ -66,7 +67,7 @@ def _windows(values: np.ndarray, how: Windows) -> list[tuple[np.ndarray, np.ndar
     return rows
 
 
-def _stack(rows: list[tuple[np.ndarray, np.ndarray]], like: tuple[np.ndarray, np.ndarray]) -> Own:
+def stack(rows: list[tuple[np.ndarray, np.ndarray]], like: tuple[np.ndarray, np.ndarray]) -> Own:
     """x in the type of the series: what float32 would lose of a large offset is there until channels are scaled."""
     none = [np.zeros((0, *part.shape), dtype=part.dtype) for part in like]
     x, y = [np.stack(column) for column in zip(*rows, strict=True)] if rows else none

@@ -27,7 +27,7 @@ def from_arrays(
     class_names: Sequence[str] = (),
     **options: Any,
 ) -> Task:
-    """x (n, l, c) or (n, l) real, or (n, l) integer tokens; y (n,) classes, or real targets; lengths (n,).
+    """x (n, l, c) numbers or (n, l) real, or (n, l) integer tokens; y (n,) classes, or real targets; lengths (n,).
 
     Classes are numbers from 0, or words, which are numbered in the order of `class_names` if given, else sorted.
 
@@ -68,9 +68,11 @@ def check_groups(groups: Any, samples: int) -> tuple[str, ...]:
 
 def _inputs(x: Any) -> Tensor:
     value = tensor_of("x", x, gaps=True)
-    if value.dim() not in (2, 3) or (value.dim() == 3 and not value.is_floating_point()):
+    if value.dim() not in (2, 3):
         got = f"{tuple(value.shape)} {value.dtype}"
         raise ValueError(f"from_arrays: expected x of shape (n, l, c), or (n, l) real or tokens, got {got}.")
+    if value.dim() == 3 and not value.is_floating_point():
+        value = value.double()  # whole numbers of a sensor: tokens have no channels
     if 0 in value.shape:
         raise ValueError(f"from_arrays: expected at least one sample, step and channel, got x {tuple(value.shape)}.")
     if not value.is_floating_point():

@@ -16,10 +16,10 @@ from resolvent.data.preparation.preprocess import Layout
 from resolvent.data.preparation.windows import Windows, cut_windows
 from resolvent.data.readers.archive import read_arrays
 from resolvent.data.readers.arrays import own
-from resolvent.data.readers.columns import NO_COLUMNS, Columns, find_row_numbers, name_columns
+from resolvent.data.readers.columns import NO_COLUMNS, Columns, name_columns
 from resolvent.data.readers.npy import is_mapped, on_disk, read_folder
 from resolvent.data.readers.sequences import Sequences, as_number, stack_parts
-from resolvent.data.readers.table import Table, check_table, leave_out, read_csv, sequences
+from resolvent.data.readers.table import Table, check_table, read_csv, sequences
 from resolvent.data.readers.ts import read_ts
 from resolvent.data.readers.values import number_words
 from resolvent.data.task import Task
@@ -72,19 +72,18 @@ def from_file(
         12
     """
     columns = Columns.of(id, time, ignore)
+    how = Preparation.of("from_file", **{"bounds": "infer"} | options)
     if is_mapped(path):
         _check_task(task, "classification or regression of arrays on the disk")
         given = {"test": test, "label": label, "window": window, "horizon": horizon, "target": target}
         _refuse_options("for tables and series", **given, **{columns.given() or "id": columns.given()})
-        return _from_folder(path, group, task, Preparation.of("from_file", **{"bounds": "infer"} | options))
+        return _from_folder(path, group, task, how)
     if task == "forecast":
         _refuse_options("of no use to a forecast", test=test, label=label, group=group)
-        how = Preparation.of("from_file", **{"bounds": "infer"} | options)
         return forecast_file(path, window, horizon, target, header, columns, how)
     _check_task(task, "classification, regression or forecast")
     _refuse_options("for task='forecast'", window=window, horizon=horizon, target=target)
     first = checked_file(path)
-    how = Preparation.of("from_file", **{"bounds": "infer"} | options)
     files = {"all": first} if test is None else {"train": first, "test": checked_file(test)}
     if len({file.suffix.lower() for file in files.values()}) > 1:
         raise ValueError(f"from_file: expected two files of one kind, got {first.name} and {Path(str(test)).name}.")
@@ -150,9 +149,11 @@ def forecast_file(
     if window is None:
         raise ValueError("from_file: a forecast needs a window, the steps of the past that the model sees (--window).")
     file = checked_file(path)
-    series, layout, notes = _read_series(file, header, columns)
+    need = window + (horizon or 1)
+    series, layout, notes = _read_series(file, header, replace(columns, target=target, need=need))
     names = layout.channels or tuple(str(i) for i in range(series[0].shape[1]))
-    text = "" if layout.channels else "; a table holds a step a row where it has a column time (id: several series)"
+    text = "; a row is a step where a table has a column time, or the channel that --target names"
+    text = "" if layout.channels else text
     if target is not None and target not in names:
         raise ValueError(f"{file}: expected a channel {target!r} to forecast, got {', '.join(names[:20])}{text}.")
     wanted = None if target is None else (names.index(target),)
@@ -217,7 +218,10 @@ def checked_file(path: str | Path) -> Path:
     """The path, checked to exist and to be of a supported kind."""
     file = Path(path).expanduser()
     if file.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"from_file: expected a file that ends in {', '.join(SUFFIXES)}, got {file.name!r}.")
+        raise ValueError(
+            f"from_file: expected a file that ends in {', '.join(SUFFIXES)}, got {file.name!r}; unpack it, or save it "
+            "as one of these."
+        )
     if not file.is_file():
         raise FileNotFoundError(f"from_file: {str(file)!r} is not there.")
     return file
@@ -255,12 +259,10 @@ def _samples_of(
     table: Table, label: str | None, like: Layout | None, needed: bool, group: str | None, columns: Columns
 ) -> Sequences:
     """What the table holds, with the names of its columns in the layout."""
-    counts = find_row_numbers(table)
-    named = name_columns(leave_out(table, counts), columns, like)
+    named, notes = name_columns(table, columns, like)
     group = {columns.id: "id", columns.time: "time"}.get(group, group) if group is not None else None
     found = sequences(named, label, like, needed, group)
     layout = replace(found.layout, id=columns.id, time=columns.time, ignore=columns.ignore)
-    notes = tuple(f"not used: the column {name!r}, which numbers the rows" for name in counts)
     return replace(found, layout=layout, notes=(*found.notes, *notes))
 
 

@@ -4,7 +4,7 @@
     signals/x_train.npy, y_train.npy, x_test.npy, y_test.npy       given parts, optionally x_validation.npy too
 
 lengths.npy, class_names.npy, channel_names.npy and arrays of groups are named as in an .npz file. x is mapped, the
-rest is read; x may be float16, float32, float64, or integer tokens.
+rest is read; x may be float16, float32, float64, or integers: (n, l, c) channels, (n, l) tokens.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def on_disk(arrays: Mapping[str, np.ndarray], ending: str, folder: Path, group: 
     """One part: its samples mapped, answers, lengths and groups checked."""
     x, y = arrays[f"x{ending}"], check_answers(arrays[f"y{ending}"])
     file = folder / f"x{ending}.npy"
-    if x.dtype.kind not in "fiu" or x.ndim not in (2, 3) or (x.ndim == 3 and x.dtype.kind != "f") or 0 in x.shape:
-        raise ValueError(f"{file}: expected (n, l, c) or (n, l) real, or (n, l) tokens, got {x.shape} {x.dtype}.")
+    if x.dtype.kind not in "fiu" or x.ndim not in (2, 3) or 0 in x.shape:
+        raise ValueError(f"{file}: expected (n, l, c) or (n, l) numbers, or (n, l) tokens, got {x.shape} {x.dtype}.")
     steps = arrays.get(f"lengths{ending}")
     lengths = None if steps is None else check_lengths(steps, x, str(folder))
     if len(y) != len(x):

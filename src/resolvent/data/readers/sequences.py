@@ -91,6 +91,7 @@ def pad(values: Sequence[np.ndarray], longest: int) -> tuple[Tensor, Tensor]:
 _WORDS = {"-", "--", "na", "null", "none"}  # of these a class may be called
 _MISSING = _WORDS | {"", "?", "nan", "-nan", "n/a", "n.a.", "<na>", "#na", "#n/a", "#value!", "#div/0!", "#num!",
                      "#ref!", "#name?"}  # fmt: skip
+_TRUTH = {"false": 0.0, "true": 1.0}
 
 
 def is_missing(cell: str, *, name: bool = False) -> bool:
@@ -102,16 +103,16 @@ def number_of(cell: str, where: str) -> float:
     """A number, or NaN where it is missing."""
     if is_missing(cell):
         return float("nan")
-    value = as_number(cell.strip())
+    value = _TRUTH.get(cell.strip().lower(), as_number(cell.strip()))
     if value is None:
         raise ValueError(f"{where}: expected a number, or a missing value (empty, ?, nan), got {cell[:40]!r}.")
     return value
 
 
 def is_word(cell: str) -> bool:
-    """Neither a number nor missing."""
+    """Neither a number nor missing, nor true or false."""
     try:
-        return not is_missing(cell) and bool(np.isnan(float(cell)))
+        return not is_missing(cell) and cell.strip().lower() not in _TRUTH and bool(np.isnan(float(cell)))
     except ValueError:
         return True
 

@@ -47,7 +47,7 @@ class Table:
 def read_csv(text: str, where: str, header: bool = True) -> Table:
     """Separated by whichever of , ; tab is most frequent in the first line; without a header the target is first."""
     csv.field_size_limit(_LARGEST_CELL)
-    first = text.lstrip("\ufeff").split("\n", 1)[0]
+    first = re.sub('"[^"]*"', "", text.lstrip("\ufeff")).split("\n", 1)[0]  # quoted ones divide nothing
     divider = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""), delimiter=divider, strict=True)
     rows, lines = [], []
@@ -79,14 +79,16 @@ def check_table(table: Table, header: bool = True) -> Table:
         raise ValueError(f"{table.where}: expected every column name once, got {twice[0]!r} again.")
     for i, row in enumerate(table.rows):
         if len(row) != len(table.columns):
-            raise ValueError(f"{table.line(i)}: expected {len(table.columns)} cells, got {len(row)}{_alone(table)}.")
+            why = _misread(table) or "; complete that line or take it out"
+            raise ValueError(f"{table.line(i)}: expected {len(table.columns)} cells, got {len(row)}{why}.")
     return table
 
 
-def _alone(table: Table) -> str:
-    """Why a table may have one column: a line before the names, or cells divided by something else."""
+def _misread(table: Table) -> str:
+    """Why a table may have one column: a line before the names (Excel's sep=; too), or cells divided by something
+    else."""
     why = "; names of columns stand in line 1, and cells are divided by commas, semicolons or tabs"
-    return why if len(table.columns) == 1 else ""
+    return why if len(table.columns) == 1 or table.columns[0].startswith("sep=") else ""
 
 
 def sequences(
@@ -172,7 +174,7 @@ def _answer_column(table: Table, label: str | None, like: Layout | None, needed:
         return None
     raise ValueError(
         f"{table.where}: expected one column called {', '.join(ANSWERS)}, got {', '.join(table.columns[:20])}; "
-        f"name it with label= (--label on the command line){_alone(table)}."
+        f"name it with label= (--label on the command line){_misread(table)}."
     )
 
 
@@ -228,6 +230,8 @@ def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
     channels = [i for i in range(len(table.columns)) if i not in (answer, identity, time)]
     known = like is not None and bool(like.channels)
     channels, unused = _channels(table, channels, like) if like and known else _with_values(table, channels)
+    if not table.rows:
+        raise ValueError(f"{table.where}: expected at least one sample, found none below the names of the columns.")
     if not channels:
         message = "" if answer is None else f" and {table.columns[answer]}"
         raise ValueError(f"{table.where}: expected a column besides id, time{message}, got none.")
@@ -247,7 +251,10 @@ def _long(table: Table, answer: int | None, like: Layout | None) -> Sequences:
     notes = [f"channels {', '.join(names)}"] if like is None else []
     notes += [] if even else ["time steps are uneven; values are taken one after another"]
     why = "" if known else ", where every cell is empty"
-    notes += [f"not used: {', '.join(unused[:20])}{why}"] if unused else []
+    named = ", ".join(name or "a column without a name" for name in unused[:20])
+    notes += [f"not used: {named}{why}"] if unused else []
+    if like is not None and like.label and identity is None:  # in training, where answers differed, there were ids
+        notes += [f"no column {like.id or 'id'}: all rows are read as one sample"]
     layout = Layout(_name(table, answer), channels=names)
     return Sequences(values, answers, table.where, notes=tuple(notes), layout=layout, ids=tuple(groups))
 
@@ -289,7 +296,10 @@ def _in_time(table: Table, rows: list[int], time: int) -> tuple[list[int], bool]
         )
     for a, b in pairwise(order):
         if keys[a] == keys[b]:
-            raise ValueError(f"{table.line(rows[b])}: the time {cells[b]!r} comes twice in one sample.")
+            raise ValueError(
+                f"{table.line(rows[b])}: the time {cells[b]!r} comes twice in one sample, first in line "
+                f"{table.lines[rows[a]]}; take one of the rows out, or give the column id that tells samples apart."
+            )
     gaps = np.zeros(0) if isinstance(keys[0], str) else np.diff([float(keys[i] - keys[order[0]]) for i in order])
     even = len(gaps) < 2 or float(gaps.max() - gaps.min()) <= 1e-6 * float(gaps.max())
     return [rows[i] for i in order], even
@@ -346,6 +356,11 @@ def _refuse_words(table: Table, row: int, places: Sequence[int]) -> None:
     start = f"{table.line(row)}, column {name!r}: expected a number, or nothing where it is missing, got {cell!r}"
     if as_number(cell.replace(",", "")) is not None:
         raise ValueError(f"{start}. Write numbers with a point for decimals and no other marks: 1234.5.")
+    if words > len(column) // 2 and name.isdecimal():
+        raise ValueError(
+            f"{start}. Without a header the label comes first and every other cell is a step; if this is another "
+            "table, write the names of its columns into line 1."
+        )
     if words > len(column) // 2:
         raise ValueError(
             f"{start}. Say what this column is (--label the labels, --id the sample that a row belongs to, --time "
@@ -365,5 +380,7 @@ def numbers(cells: Sequence[str], where: str) -> np.ndarray:
     except ValueError:
         values = np.array([number_of(cell, where) for cell in cells])
     if np.isinf(values).any() or (np.abs(values) > np.finfo(np.float32).max).any():
-        raise ValueError(f"{where}: expected finite numbers, got one beyond the range of float32.")
+        raise ValueError(
+            f"{where}: expected finite numbers, got one beyond the range of float32; empty that cell, or clip it."
+        )
     return values

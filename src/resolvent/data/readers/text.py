@@ -33,11 +33,14 @@ def alphabet(texts: Iterable[str], fewest: int = 1) -> dict[str, int]:
 
 def encode_characters(texts: Sequence[str], length: int, known: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
     """Tokens (n, length) int16 and lengths (n,): at most length - 1 characters, then the end."""
-    tokens = np.zeros((len(texts), length), dtype=np.int16)
-    lengths = np.zeros(len(texts), dtype=np.int32)
-    for i, text in enumerate(texts):
-        numbers = [known.get(c, UNKNOWN) for c in text[: length - 1]]
-        tokens[i, : len(numbers)] = numbers
-        tokens[i, len(numbers)] = END
-        lengths[i] = len(numbers) + 1
+    rows = ([*(known.get(c, UNKNOWN) for c in text[: length - 1]), END] for text in texts)
+    return fill_rows(rows, np.zeros((len(texts), length), dtype=np.int16))
+
+
+def fill_rows(rows: Iterable[Sequence[int]], tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The array (n, length) of padding with a row for each text, and lengths (n,) int32."""
+    lengths = np.zeros(len(tokens), dtype=np.int32)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = row
+        lengths[i] = len(row)
     return tokens, lengths

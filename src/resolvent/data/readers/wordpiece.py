@@ -16,6 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from resolvent.data.readers.text import fill_rows
+
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SIZE = 30_522  # size of bert-base-uncased
 _LONGEST = 100  # characters of a word; longer ones are unknown
@@ -63,13 +65,8 @@ class Pieces:
 
 def encode_all(texts: Sequence[str], length: int, pieces: Pieces) -> tuple[np.ndarray, np.ndarray]:
     """Tokens (n, length) int32, padded on the right, and lengths (n,)."""
-    tokens = np.full((len(texts), length), pieces.number["[PAD]"], dtype=np.int32)
-    lengths = np.zeros(len(texts), dtype=np.int32)
-    for i, text in enumerate(texts):
-        numbers = pieces.encode(text, length)
-        tokens[i, : len(numbers)] = numbers
-        lengths[i] = len(numbers)
-    return tokens, lengths
+    padding = np.full((len(texts), length), pieces.number["[PAD]"], dtype=np.int32)
+    return fill_rows((pieces.encode(text, length) for text in texts), padding)
 
 
 def learn_pieces(texts: Iterable[str], size: int = SIZE) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.data.preparation.prepare import split_indices
+from resolvent.data.cache import Arrays
+from resolvent.data.preparation.prepare import PARTS, split_indices
 from resolvent.data.task import Split
 
 Splits = tuple[Split, Split, Split]
@@ -53,6 +55,13 @@ def counts(where: str, samples: Counts) -> tuple[int, int, int]:
     if len(three) != 3 or min(three) < 0 or three[0] < 1:
         raise ValueError(f"{where}: expected samples as a number or (train, validation, test), got {samples}.")
     return three[0], three[1], three[2]
+
+
+def name_parts(samples: Sequence[int], **arrays: np.ndarray) -> Arrays:
+    """{"train_x", .., "test_y"}: arrays of all samples, cut into the parts."""
+    edges = np.cumsum(samples)[:-1]
+    cut = {name: zip(PARTS, np.split(array, edges), strict=True) for name, array in arrays.items()}
+    return {f"{part}_{name}": value for name, pairs in cut.items() for part, value in pairs}
 
 
 def stored_splits(train: Part, validation: Part, test: Part, packed: bool | None) -> Splits:

@@ -15,8 +15,9 @@ from typing import NamedTuple, get_args
 
 from resolvent.blocks.ads import AdSKind
 from resolvent.data.augment import Layout
-from resolvent.experiments.cell import AttackPlan, Budget, Cell, TaskChoice
+from resolvent.experiments.cell import AttackPlan, Cell, TaskChoice
 from resolvent.experiments.objective_settings import Goal, Kind
+from resolvent.experiments.recipes.budgets import budget_of
 from resolvent.experiments.recipes.digits import digits_cell
 from resolvent.experiments.recipes.size import Size
 from resolvent.experiments.study import Study
@@ -140,17 +141,8 @@ def make_published(
 ) -> Cell:
     """One cell of the tables at its published settings."""
     eps, step, beta = THREATS[dataset]
-    training = robustness_training(dataset)
-    budget = Budget(
-        epochs=training.epochs or 1,
-        batch_size=training.batch,
-        lr=training.lr,
-        weight_decay=training.weight_decay,
-        groups=training.groups,
-        track_test=True,
-        track_seen=SEEN,
-        choose="clean" if kind == "standard" else "robust",
-    )
+    choose = "clean" if kind == "standard" else "robust"
+    budget = budget_of(robustness_training(dataset), track_test=True, track_seen=SEEN, choose=choose)
     options = (("augment", True), ("layout", reading.layout)) if dataset == "cifar10" else ()
     attack = AttackPlan("standard", "linf", eps, samples=2000, on=("best_by_test", "last", "best"), batch_size=500)
     tags = (structure, dataset, kind) if ads is None else (structure, dataset, kind, ads)
@@ -160,7 +152,7 @@ def make_published(
         robustness(structure, dataset, ads=ads, activation=reading.activation),
         TaskChoice(dataset, options),
         Goal(kind, "linf", eps, steps=10, step_size=step, beta=beta),
-        replace(budget, precision="float32"),
+        budget,
         (attack,),
         attribution=kind != "standard",
         seed=SEED,

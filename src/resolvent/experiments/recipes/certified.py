@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from resolvent.experiments.cell import Budget, Cell, CertifyPlan, TaskChoice
+from resolvent.experiments.cell import Cell, CertifyPlan, TaskChoice
 from resolvent.experiments.objective_settings import Goal
+from resolvent.experiments.recipes.budgets import budget_of
 from resolvent.experiments.recipes.digits import digits_model
 from resolvent.experiments.recipes.size import Size
 from resolvent.models import ModelConfig
@@ -29,15 +30,5 @@ def certified_digits(size: Size = "full") -> list[Cell]:
 
 
 def _cell(name: str, model: ModelConfig, goal: Goal, plan: CertifyPlan) -> Cell:
-    training = l2ru_training()
-    budget = Budget(
-        epochs=training.epochs or 1,
-        batch_size=training.batch,
-        lr=training.lr,
-        weight_decay=training.weight_decay,
-        warmup=1.0,
-        clip=1.0,
-        evaluate_every=5,
-        choose="clean",
-    )
+    budget = budget_of(l2ru_training(), warmup=1.0, clip=1.0, evaluate_every=5, choose="clean")
     return Cell("certified-digits", (name, "digits"), model, TaskChoice("digits"), goal, budget, certify=plan)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from resolvent.experiments.cell import Budget, Cell, TaskChoice
+from resolvent.experiments.recipes.budgets import budget_of
 from resolvent.experiments.recipes.size import Size
 from resolvent.init.timestep import time_scales
 from resolvent.models import (
@@ -33,8 +34,8 @@ from resolvent.models import (
     TokensConfig,
 )
 from resolvent.models.config import BlockConfig
-from resolvent.models.presets import TrainConfig, lra_training
 from resolvent.models.presets import lra as lra_model
+from resolvent.models.presets import lra_training
 from resolvent.models.presets.lra_task import Task
 
 PUBLISHED: dict[str, Any] = {
@@ -70,7 +71,7 @@ def cell(name: str, task: Task) -> Cell:
     if name in SCAFFOLDED:
         model = _set_block(model, scaffold(name))
     choice = COLOUR if (name, task) == ("lru", "image") else TASKS[task]
-    return Cell("lra", (name, task), model, choice, budget=budget(training))
+    return Cell("lra", (name, task), model, choice, budget=budget_of(training, choose="clean"))
 
 
 def _set_block(model: ModelConfig, block: BlockConfig) -> ModelConfig:
@@ -95,21 +96,6 @@ def scaffold(name: str, **steps: Any) -> BlockConfig:
         "mamba-rglru": MambaConfig(layer=RGLRUConfig()),
     }
     return blocks[name]
-
-
-def budget(training: TrainConfig) -> Budget:
-    """Their training as our budget; lengths given in steps would need the size of the data."""
-    return Budget(
-        epochs=training.epochs or 1,
-        batch_size=training.batch,
-        lr=training.lr,
-        ssm_lr=training.ssm_lr,
-        weight_decay=training.weight_decay,
-        warmup=float(training.warmup),
-        clip=training.clip,
-        groups=training.groups,
-        choose="clean",
-    )
 
 
 def small(name: str, task: str) -> Cell:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from resolvent.experiments.cell import BoundPlan, Budget, Cell, TaskChoice
+from resolvent.experiments.cell import BoundPlan, Cell, TaskChoice
 from resolvent.experiments.objective_settings import Goal
+from resolvent.experiments.recipes.budgets import budget_of
 from resolvent.experiments.recipes.size import Size
 from resolvent.experiments.study import Study
 from resolvent.models.presets import selective_block, selective_training
@@ -80,17 +81,9 @@ def _cell(
 ) -> Cell:  # fmt: skip
     training = selective_training(task)
     length = epochs or training.epochs or 1
-    budget = Budget(
-        epochs=length,
-        batch_size=training.batch,
-        lr=training.lr,
-        weight_decay=training.weight_decay,
-        schedule="plateau",
-        clip=training.clip,
-        groups=training.groups,
-        optimiser=training.optimiser,
-        evaluate_every=max(1, length // 5),
-        choose="clean",
+    every, own = max(1, length // 5), training.optimiser
+    budget = budget_of(
+        training, epochs=length, schedule="plateau", optimiser=own, evaluate_every=every, choose="clean"
     )
     return Cell(
         recipe,

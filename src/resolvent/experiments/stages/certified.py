@@ -26,10 +26,8 @@ def certify_run(work: Work) -> dict[str, Any]:
     """Gain, radii and the curve; a model without a finite bound names the component responsible, and has no curve."""
     plan = work.cell.certify
     assert plan is not None
-    model, split = work.trained("best"), work.task.test
-    n = len(split) if plan.samples is None else min(plan.samples, len(split))
-    part = split.select(torch.arange(n)).to(work.device)  # unpacks packed samples
-    x, y, lengths = part.x, part.y, part.lengths
+    model, (part, _) = work.trained("best"), work.tested(plan.samples)
+    x, y, lengths, n = part.x, part.y, part.lengths, len(part)
     shortest = work.task.length if lengths is None else int(lengths.min())
     head = None if isinstance(model, TwoTower) else last_weight(model.head)
     gain = certified_gain(model.gain_parts(shortest), head=head)

@@ -21,13 +21,10 @@ def sweep_noise(work: Work) -> dict[str, Any]:
     """The sweep of the cell's plan on the best checkpoint."""
     plan = work.cell.fourier
     assert plan is not None
-    model, split = work.trained("best"), work.task.test
-    n = len(split) if plan.samples is None else min(plan.samples, len(split))
-    part = split.select(torch.arange(n)).to(work.device)
+    model, (_, data) = work.trained("best"), work.tested(plan.samples)
     worst = own_worst(model, plan.where) if plan.own else None
     frequencies = [*plan.frequencies, *([] if worst is None else [worst.frequency])]
     sites = sites_of(model) if plan.where == "layers" else []
-    data = (part.x, part.y) if part.lengths is None else (part.x, part.y, part.lengths)
     how = FourierSettings(work.cell.seed, plan.batch_size, work.task.bounds)
     found = fourier_sweep(model, data, noises(plan.amplitudes, frequencies), sites, how)
     record = {"where": plan.where, "sites": [site.name for site in sites]}

@@ -53,10 +53,7 @@ def _listener(work: Work, key: str) -> Listener | None:
 
 
 def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str) -> dict[str, Any]:
-    split = work.task.test
-    n = len(split) if plan.samples is None else min(plan.samples, len(split))
-    part = split.select(torch.arange(n)).to(work.device)  # unpacks packed samples
-    x, data = part.x, (part.x, part.y) if part.lengths is None else (part.x, part.y, part.lengths)
+    part, data = work.tested(plan.samples)
     settings = EvaluationSettings(work.cell.seed, plan.batch_size, probe=plan.probe)
     threat = threat_of(plan, plan.eps, work.task.bounds)
     place = work.folder.path / "attack" / key
@@ -66,8 +63,8 @@ def _evaluation(work: Work, plan: AttackPlan, model: Model | TwoTower, key: str)
     records = record.pop("records")  # per sample, in the evaluation's own record.json
     moved = outcome.result.x_adv
     broken = [i for i, r in enumerate(records) if r["broken_by"] not in (None, "clean")][:EXAMPLES]
-    steps = [len(x[i]) if part.lengths is None else int(part.lengths[i]) for i in broken]
-    examples = [_example(x[i][:own], moved[i][:own], records[i]) for i, own in zip(broken, steps, strict=True)]
+    steps = [len(part.x[i]) if part.lengths is None else int(part.lengths[i]) for i in broken]
+    examples = [_example(part.x[i][:own], moved[i][:own], records[i]) for i, own in zip(broken, steps, strict=True)]
     probed = _probe_pgd(work, plan, model, data, outcome.result.robust)
     return record | {"eps": plan.eps, "norm": plan.norm, "pgd10": probed, "examples": examples}
 

@@ -9,6 +9,7 @@ from typing import Any
 from resolvent.data import Task
 from resolvent.data.preparation.keep import load_preprocess, preprocess_of, save_preprocess
 from resolvent.data.preparation.preprocess import Preprocess
+from resolvent.disk import first_difference
 from resolvent.experiments.cell import Cell
 from resolvent.experiments.store.folder import RunError
 from resolvent.experiments.store.source import keep_source
@@ -34,7 +35,7 @@ def keep_preprocess(work: Work) -> None:
 
 def require_same(held: Preprocess, task: Task, folder: Path) -> None:
     """Compare the saved preprocessing with that of the present data."""
-    found = _difference(to_dict(held), to_dict(preprocess_of(task)))
+    found = first_difference(to_dict(held), to_dict(preprocess_of(task)), same=_equal)
     if found is not None:
         name, then, now = found
         raise RunError(
@@ -61,11 +62,7 @@ def _read_kept(folder: Path) -> Preprocess | None:
         return None
 
 
-def _difference(a: Any, b: Any, name: str = "") -> tuple[str, Any, Any] | None:
-    """The first field that differs beyond the rounding of a mean, whose last digits depend on the number of threads."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return next((d for key in a if (d := _difference(a[key], b[key], key)) is not None), None)
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return next((d for x, y in zip(a, b, strict=True) if (d := _difference(x, y, name)) is not None), None)
+def _equal(a: Any, b: Any) -> bool:
+    """Up to the rounding of a mean, whose last digits depend on the number of threads."""
     numbers = isinstance(a, float) and isinstance(b, float)
-    return None if a == b or (numbers and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)) else (name, a, b)
+    return bool(a == b or (numbers and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)))

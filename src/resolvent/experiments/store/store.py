@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from resolvent.disk import Damaged, parse, unseal
@@ -75,15 +74,33 @@ class ObjectStore:
                 yield self._fetch(place, path)
                 return
             self._resume(place, path, tell)
-            keeper = _Keeper(self.objects, place, path, self.keep)
+            stop = threading.Event()
+            keeper = threading.Thread(target=self._save_often, args=(place, path, stop), daemon=True)
+            keeper.start()
             try:
-                with keeper:
+                try:
                     yield path
+                finally:
+                    stop.set()
+                    keeper.join()
             except BaseException:
                 with suppress(Exception):  # a full disk or a dead network; the first error is the one to report
-                    keeper.save()
+                    self._save(place, path)
                 raise
             self._publish(place, path)
+
+    def _save_often(self, place: str, path: Path, stop: threading.Event) -> None:
+        """Upload the progress of a running cell periodically."""
+        while not stop.wait(self.keep):
+            with suppress(Exception):  # transient network errors or removed files: retried next time
+                self._save(place, path)
+
+    def _save(self, place: str, path: Path) -> None:
+        if not (path / CELL).is_file():
+            return
+        self.objects.send(path / CELL, f"{place}/{CELL}")
+        bundle = pack(path, path.with_name(f"{PROGRESS}.out"))
+        self.objects.send(bundle, f"{place}/{PROGRESS}")
 
     def complete(self, place: str) -> bool:
         return self.objects.has(f"{place}/{RECORD}")
@@ -131,35 +148,6 @@ class ObjectStore:
             self.objects.send(path / name, f"{place}/{name}")
         self.objects.write(f"{place}/{RECORD}", (path / RECORD).read_bytes())
         self.objects.remove(f"{place}/{PROGRESS}")
-
-
-class _Keeper:
-    """Uploads the progress of a running cell periodically, in its own thread."""
-
-    def __init__(self, objects: Objects, place: str, path: Path, every: float) -> None:
-        self.objects, self.place, self.path, self.every = objects, place, path, every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send_often, daemon=True)
-
-    def __enter__(self) -> _Keeper:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _send_often(self) -> None:
-        while not self._stop.wait(self.every):
-            with suppress(Exception):  # transient network errors or removed files: retried next time
-                self.save()
-
-    def save(self) -> None:
-        if not (self.path / CELL).is_file():
-            return
-        self.objects.send(self.path / CELL, f"{self.place}/{CELL}")
-        bundle = pack(self.path, self.path.with_name(f"{PROGRESS}.out"))
-        self.objects.send(bundle, f"{self.place}/{PROGRESS}")
 
 
 Store = FolderStore | ObjectStore

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from resolvent.report.figures.figure import INK, MUTED, SERIES, SIZE, blank, legend, legend_above, svg
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 Chart = dict[str, Any]
@@ -20,7 +21,15 @@ FEW = 7  # most x values used as ticks
 WHOLE = ("epoch", "layer")  # axes with integer values
 
 
-def chart_svg(chart: Chart) -> str:
+def make_chart(
+    title: str, curves: Sequence[Chart], labels: tuple[str, str], *, log: str = "", caption: str = "", **more: Any
+) -> Chart:
+    """Curves in one frame, as plain values: labels of both axes, `log` which of them are logarithmic."""
+    axes = {"xlabel": labels[0], "ylabel": labels[1], "log": log}
+    return {"title": title, "caption": caption, **axes, "series": list(curves), **more}
+
+
+def chart_svg(chart: Chart) -> Markup:
     return svg(chart_figure(chart), f"chart{chart['title']}{chart['ylabel']}{chart['series']}")  # ids of its own
 
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from resolvent.report.figures.figure import GRID, INK, MUTED, SERIES, blank, svg
-from resolvent.report.figures.process import WAYS, Named, short_names, way_of
+from resolvent.report.figures.process import WAYS, Named, comparable
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 PUBLISHED = {"qi2024-table1": "Figure 3", "qi2024-table2": "Figure 4"}
@@ -21,16 +22,12 @@ LINEAR = 100.0  # per cent up to which the axis is linear; logarithmic beyond
 BARS = list[tuple[str, list[tuple[str, float, float]]]]  # run, (component, train, test)
 
 
-def contribution_figures(recipe: str, named: Named) -> list[tuple[str, str]]:
+def contribution_figures(recipe: str, named: Named) -> list[tuple[str, Markup]]:
     """(title, svg) for each data set, way of training and distance that at least two runs share."""
-    groups: dict[tuple[str, str], Named] = {}
-    for name, record in named:
-        if "attribution" in record:
-            groups.setdefault((record["task"]["name"], way_of(record)), []).append((name, record))
     made = []
-    for (task, way), runs in groups.items():
-        for what, distance in DISTANCES.items() if len(runs) > 1 else ():
-            bars = [(name, attribution_bars(record["attribution"], what)) for name, record in short_names(runs)]
+    for (task, way), runs in comparable([(name, record) for name, record in named if "attribution" in record]).items():
+        for what, distance in DISTANCES.items():
+            bars = [(name, attribution_bars(record["attribution"], what)) for name, record in runs]
             title = f"{distance}, {task}, {WAYS.get(way, way)}"
             place = f" ({PUBLISHED[recipe]} of Qi et al. 2024)" if recipe in PUBLISHED else ""
             made.append((title + place, svg(contribution_figure(bars, distance), recipe + title)))

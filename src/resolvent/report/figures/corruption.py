@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from resolvent.report.figures.chart import make_chart
 from resolvent.report.figures.figure import INK, MUTED, SERIES, blank, svg
+from resolvent.report.figures.process import Named, by_task
 from resolvent.report.runs import Record
 from resolvent.report.tables.column import NORMS, format_eps
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
-Named = list[tuple[str, Record]]
 KINDS = ("clean", "corrupted", "PGD-10", "AutoAttack", "certified")
 COLOURS = dict(zip(KINDS, (*SERIES, MUTED), strict=True))
 
 
 def corruption_findings(named: Named) -> list[dict[str, Any]]:
     """One per task: text, table, chart of the mean error at each severity."""
-    held = [(name, record) for name, record in named if "corruptions" in record]
-    tasks = dict.fromkeys(record["task"]["name"] for _, record in held)
-    return [_task(task, [(n, r) for n, r in held if r["task"]["name"] == task]) for task in tasks]
+    return [_task(task, runs) for task, runs in by_task(named, "corruptions").items()]
 
 
 def _task(task: str, named: Named) -> dict[str, Any]:
@@ -41,8 +41,7 @@ def _task(task: str, named: Named) -> dict[str, Any]:
         y = [times * v for v in (own["clean"], *own["by_severity"])]
         curves.append({"name": name, "x": list(range(len(y))), "y": y})
     text = f"{task}: {len(names)} corruptions in five severities, at test time alone; 0 is clean."
-    chart = {"title": f"{task}, mean over corruptions", "caption": "", "xlabel": "severity", "ylabel": unit, "log": "",
-             "series": curves}  # fmt: skip
+    chart = make_chart(f"{task}, mean over corruptions", curves, ("severity", unit))
     table = {"columns": ["run", "clean", "mean corruption " + unit, *names], "rows": rows}
     return {"text": text, "table": table, "charts": [chart]}
 
@@ -96,11 +95,10 @@ def _strongest(record: Record) -> Record | None:
     return max(held, key=lambda a: a["eps"], default=None)
 
 
-def robustness_figures(named: Named) -> list[tuple[str, str]]:
+def robustness_figures(named: Named) -> list[tuple[str, Markup]]:
     """(title, svg) per task."""
-    tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "corruptions" in record)
     made = []
-    for task in tasks:
+    for task in by_task(named, "corruptions"):
         own = [(n, r) for n, r in named if r["task"]["name"] == task]
         bars = robustness_bars(own)
         if bars:

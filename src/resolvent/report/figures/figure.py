@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from resolvent.report.record import Panel, Spectrum
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -26,7 +27,7 @@ SIZE = (3.5, 2.5)  # inches; the page scales it
 LINES = 8  # level lines of a pseudospectrum at most
 
 
-def spectrum_svg(spectrum: Spectrum) -> str:
+def spectrum_svg(spectrum: Spectrum) -> Markup:
     return svg(spectrum_figure(spectrum), spectrum.name + spectrum.plane)
 
 
@@ -70,7 +71,7 @@ def levels(height: list[list[float]]) -> list[float]:
     return found if len(found) > 1 else [(top - 1) * step, top * step]
 
 
-def panel_svg(panel: Panel) -> str:
+def panel_svg(panel: Panel) -> Markup:
     """Impulse responses over a logarithmic time axis, starting at the first step."""
     figure, axes = blank()
     axes.set_xscale("log")
@@ -131,14 +132,8 @@ def _half_plane(axes: Axes, spectrum: Spectrum) -> None:
     ticks = [10.0**k for k in decades][:: 1 + len(decades) // 4]
     axes.set_yticks([-t for t in reversed(ticks)] + [0.0] + ticks)
     axes.set_ylim(-2 * reach, 2 * reach)
-    axes.yaxis.set_minor_locator(_nothing())
+    axes.yaxis.minorticks_off()
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}".replace("-", "−"))
-
-
-def _nothing() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
 
 
 def legend(axes: Axes) -> None:
@@ -156,9 +151,10 @@ def legend_above(axes: Axes) -> None:
     figure.legend(fontsize=7.5, labelcolor=INK, frameon=False, loc="outside upper left", ncols=columns, **options)
 
 
-def svg(figure: Figure, salt: str) -> str:
-    """The figure as SVG text: unique ids, the page's colours and font, no fixed size."""
+def svg(figure: Figure, salt: str) -> Markup:
+    """The figure as SVG for a page: unique ids, the page's colours and font, no fixed size."""
     import matplotlib
+    from markupsafe import Markup
 
     buffer = io.StringIO()
     figure.patch.set_alpha(0)
@@ -172,4 +168,4 @@ def svg(figure: Figure, salt: str) -> str:
     text = re.sub(r' id="[^"#]*_\d+"', "", text)  # unreferenced group ids, repeated in every figure
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, variable)
-    return text
+    return Markup(text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from resolvent.report.figures.chart import make_chart
+from resolvent.report.figures.process import by_task
 from resolvent.report.runs import Record
 
 Findings = dict[str, Any]
@@ -11,8 +13,7 @@ Findings = dict[str, Any]
 
 def fourier_findings(named: list[tuple[str, Record]]) -> list[Findings]:
     """One per task: the scores of its runs at each amplitude and frequency."""
-    tasks = dict.fromkeys(record["task"]["name"] for _, record in named if "fourier" in record)
-    return [_task(task, [(n, r) for n, r in named if "fourier" in r and r["task"]["name"] == task]) for task in tasks]
+    return [_task(task, runs) for task, runs in by_task(named, "fourier").items()]
 
 
 def _task(task: str, named: list[tuple[str, Record]]) -> Findings:
@@ -31,14 +32,14 @@ def _task(task: str, named: list[tuple[str, Record]]) -> Findings:
 def _charts(task: str, named: list[tuple[str, Record]], unit: str, regression: bool) -> list[dict[str, Any]]:
     """One chart per frequency common to all runs; one for the runs' own frequencies."""
     shared = set.intersection(*({_key(p) for p in r["fourier"]["points"] if not _own(p, r)} for _, r in named))
-    made = []
+    made, labels, log = [], ("amplitude", unit), "y" if regression else ""
     for key in sorted(shared):
         curves = [_curve(name, [p for p in r["fourier"]["points"] if _key(p) == key], r) for name, r in named]
-        made.append(_chart(f"{task}, tone at {key}", curves, unit, regression))
+        made.append(make_chart(f"{task}, tone at {key}", curves, labels, log=log))
     own = [(name, r, [p for p in r["fourier"]["points"] if _own(p, r)]) for name, r in named]
     curves = [_curve(f"{name}, w = {points[0]['frequency']:.4g}", points, r) for name, r, points in own if points]
     if curves:
-        made.append(_chart(f"{task}, tone at each model's own worst frequency", curves, unit, regression))
+        made.append(make_chart(f"{task}, tone at each model's own worst frequency", curves, labels, log=log))
     return made
 
 
@@ -47,11 +48,6 @@ def _curve(name: str, points: list[dict[str, Any]], record: Record) -> dict[str,
     clean, regression = held["clean"], held["regression"]
     x = [0.0, *(p["amplitude"] for p in points)]
     return {"name": name, "x": x, "y": [_value(s, regression) for s in (clean, *(p["score"] for p in points))]}
-
-
-def _chart(title: str, curves: list[dict[str, Any]], unit: str, regression: bool) -> dict[str, Any]:
-    log = "y" if regression else ""
-    return {"title": title, "caption": "", "xlabel": "amplitude", "ylabel": unit, "log": log, "series": curves}
 
 
 def _own(point: dict[str, Any], record: Record) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from resolvent.report.figures.chart import make_chart
 from resolvent.report.runs import Record
 
 Findings = dict[str, Any]
@@ -39,20 +40,8 @@ def _row(name: str, seeds: list[Record]) -> list[Any]:
     start = seeds[0]["cell"]["model"]["block"]["layer"].get("abscissa")
     capacity, bound = _mean([g.get("log_capacity") for g in good]), _mean([g.get("bound") for g in good])
     loss = _mean([g["loss"] for g in gap])
-    T = seeds[0]["task"]["length"]
-    return [
-        name.replace(",", " "),
-        len(seeds),
-        len(seeds) - len(good),
-        T,
-        train,
-        test,
-        loss,
-        start,
-        ends,
-        capacity,
-        bound,
-    ]
+    counts = (len(seeds), len(seeds) - len(good), seeds[0]["task"]["length"])
+    return [name.replace(",", " "), *counts, train, test, loss, start, ends, capacity, bound]
 
 
 def _mean(values: list[float | None], factor: float = 1.0) -> float | None:
@@ -65,9 +54,11 @@ def _over_length(task: str, rows: list[list[Any]]) -> dict[str, Any]:
     known = sorted((row for row in rows if row[4] is not None), key=lambda row: row[3])
     lengths = [row[3] for row in known]
     several = len(set(lengths)) > 1 and len(set(lengths)) == len(lengths)
-    curves = [_series(words, lengths, [row[k] for row in known]) for k, words in ((4, "train"), (5, "test"))]
+    parts = ((4, "train"), (5, "test"))
+    curves = [{"name": words, "x": lengths, "y": [row[k] for row in known]} for k, words in parts]
     title = f"{task}: accuracy over the length"
-    return _chart(title, curves if several else [], ("length T", "accuracy, %"), "means over the seeds that trained")
+    caption = "means over the seeds that trained"
+    return make_chart(title, curves if several else [], ("length T", "accuracy, %"), caption=caption)
 
 
 def _over_epochs(task: str, cells: Cells) -> dict[str, Any]:
@@ -77,20 +68,12 @@ def _over_epochs(task: str, cells: Cells) -> dict[str, Any]:
         rows: list[dict[str, Any]] = next((r["training"]["rows"] for r in seeds if "training" in r), [])
         lines = [(row["epoch"], row["s_A"]) for row in rows if "s_A" in row]
         if lines:
-            curves.append(
-                _series(name.replace(",", " "), [0, *(e for e, _ in lines)], [_start(seeds), *(s for _, s in lines)])
-            )
-    return _chart(f"{task}: the spectral abscissa in training", curves, ("epoch", "s_A"), "first seed of each run")
+            x, y = zip((0, _start(seeds)), *lines, strict=True)
+            curves.append({"name": name.replace(",", " "), "x": list(x), "y": list(y)})
+    title = f"{task}: the spectral abscissa in training"
+    return make_chart(title, curves, ("epoch", "s_A"), caption="first seed of each run")
 
 
 def _start(seeds: list[Record]) -> float | None:
     held: float | None = seeds[0]["cell"]["model"]["block"]["layer"].get("abscissa")
     return held
-
-
-def _series(name: str, x: list[Any], y: list[Any]) -> dict[str, Any]:
-    return {"name": name, "x": x, "y": y, "style": "line"}
-
-
-def _chart(title: str, curves: list[dict[str, Any]], labels: tuple[str, str], caption: str) -> dict[str, Any]:
-    return {"title": title, "caption": caption, "xlabel": labels[0], "ylabel": labels[1], "log": "", "series": curves}

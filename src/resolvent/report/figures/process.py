@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resolvent.report.figures.chart import make_chart
 from resolvent.report.runs import Record
 
 Findings = dict[str, Any]
@@ -30,11 +31,25 @@ FRAMES = (
 
 def process_findings(recipe: str, named: Named) -> list[Findings]:
     """One for each data set and way of training that at least two runs share."""
+    right = [(name, record) for name, record in named if record["task"].get("classes", 0) is not None]
+    return [_finding(recipe, *key, runs) for key, runs in comparable(right).items()]
+
+
+def comparable(named: Named) -> dict[tuple[str, str], Named]:
+    """The runs of each data set and way of training, by short names, where there are two at least."""
     groups: dict[tuple[str, str], Named] = {}
     for name, record in named:
-        if record["task"].get("classes", 0) is not None:
-            groups.setdefault((record["task"]["name"], way_of(record)), []).append((name, record))
-    return [_finding(recipe, *key, short_names(runs)) for key, runs in groups.items() if len(runs) > 1]
+        groups.setdefault((record["task"]["name"], way_of(record)), []).append((name, record))
+    return {key: short_names(runs) for key, runs in groups.items() if len(runs) > 1}
+
+
+def by_task(named: Named, part: str) -> dict[str, Named]:
+    """The runs whose record has that part, by their data set."""
+    found: dict[str, Named] = {}
+    for name, record in named:
+        if part in record:
+            found.setdefault(record["task"]["name"], []).append((name, record))
+    return found
 
 
 def short_names(runs: Named) -> Named:
@@ -83,8 +98,7 @@ def _chart(field: str, title: str, share: bool, runs: Named) -> dict[str, Any]:
             scale = 100 if share else 1
             curves.append({"name": name, "x": [x for x, _ in points], "y": [scale * y for _, y in points]})
     unit = "accuracy, %" if share else "loss"
-    return {"title": title, "caption": "", "xlabel": "epoch", "ylabel": unit, "log": "", "series": curves,
-            "small": True}  # fmt: skip
+    return make_chart(title, curves, ("epoch", unit), small=True)
 
 
 def _rows(record: Record) -> list[dict[str, Any]]:

@@ -12,13 +12,14 @@ from resolvent.report.runs import Record
 from resolvent.report.tables.column import NORMS, format_eps, standing
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NAMES = {"clean": "clean", "robust": "PGD-10"}
 
 
-def training_svg(record: Record) -> str:
+def training_svg(record: Record) -> Markup:
     """Accuracy over epochs, marking robust overfitting; errors for a regression."""
     figure, axes = blank()
     regression = record["task"].get("classes", 0) is None
@@ -79,7 +80,7 @@ def _mark_best(axes: Axes, rows: list[dict[str, Any]], split: str) -> None:
         axes.text(last[0], best + 1.5, f"−{best - last[1]:.1f}", ha="right", size=7.5, color=INK)
 
 
-def robustness_svg(records: Sequence[tuple[str, Record]]) -> str:
+def robustness_svg(records: Sequence[tuple[str, Record]]) -> Markup:
     """Accuracy over eps, one curve per run; clean accuracy at 0."""
     figure, axes = blank()
     for k, (name, record) in enumerate(records):
@@ -117,7 +118,7 @@ def _first_norm(record: Record) -> list[Record]:
     return [a for a in held if a.get("norm") == held[0].get("norm")]
 
 
-def certificate_svg(record: Record, points: Sequence[dict[str, Any]]) -> str:
+def certificate_svg(record: Record, points: Sequence[dict[str, Any]]) -> Markup:
     """Certified and attacked accuracy; between two radii each curve keeps the value that remains a bound."""
     figure, axes = blank()
     clean = record["certificate"].get("clean")
@@ -134,7 +135,7 @@ def certificate_svg(record: Record, points: Sequence[dict[str, Any]]) -> str:
     return svg(figure, _salt(record, "certificate"))
 
 
-def attribution_svg(rows: Sequence[tuple[str, float, float]], title: str) -> str:
+def attribution_svg(rows: Sequence[tuple[str, float, float]], title: str) -> Markup:
     return svg(attribution_figure(rows, title), title + str(rows))
 
 
@@ -151,7 +152,7 @@ def attribution_figure(rows: Sequence[tuple[str, float, float]], title: str) -> 
     return figure
 
 
-def response_svg(name: str, response: dict[str, Any]) -> str:
+def response_svg(name: str, response: dict[str, Any]) -> Markup:
     """|G| over frequency, with a reference if available; spikes are marked."""
     figure, axes = blank()
     omega = response["frequency"]

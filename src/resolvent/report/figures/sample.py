@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from resolvent.report.figures.figure import MUTED, SERIES, SIZE, blank, dress, legend_above, svg
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
     from matplotlib.figure import Figure
 
 FRAMES = 16  # most channels with separate frames; more become rows of an image
 ROW = 0.42  # inches of one such frame
 
 
-def example_svg(example: dict[str, Any]) -> str:
+def example_svg(example: dict[str, Any]) -> Markup:
     """Clean and attacked over time, a frame for each channel."""
     clean, moved = example["clean"], example["attacked"]
     channels = len(clean[0]) if clean else 0
@@ -63,20 +64,23 @@ def _heat(clean: list[list[float]], moved: list[list[float]]) -> Figure:
     return figure
 
 
-def image_svg(example: dict[str, Any], key: str) -> str | None:
-    """The sequence as an image, if its length is a square and its values are in [0, 1]."""
+def image_svg(example: dict[str, Any], key: str) -> Markup | str:
+    """The sequence as an image, if its length is a square and its values are in [0, 1]; else nothing."""
+    from markupsafe import Markup
+
     rows = example[key]
     side = math.isqrt(len(rows))
     values = [v for row in rows for v in row]
     if not side or side * side != len(rows) or side > 32 or len(rows[0]) not in (1, 3):
-        return None
+        return ""
     if min(values) < 0 or max(values) > 1:
-        return None
+        return ""
     cells = [
         f'<rect x="{i % side}" y="{i // side}" width="1.02" height="1.02" fill="{_shade(row)}"/>'
         for i, row in enumerate(rows)
     ]
-    return f'<svg viewBox="0 0 {side} {side}" shape-rendering="crispEdges" aria-hidden="true">{"".join(cells)}</svg>'
+    head = f'<svg viewBox="0 0 {side} {side}" shape-rendering="crispEdges" aria-hidden="true">'
+    return Markup(f"{head}{''.join(cells)}</svg>")
 
 
 def _shade(row: Sequence[float]) -> str:

@@ -91,7 +91,8 @@ class Table:
 
     @property
     def unit(self) -> str:
-        return "Squared error (less is better)" if self.errors else "Accuracy in per cent"
+        error = "Squared error, summed over the values of a sample (less is better)"
+        return error if self.errors else "Accuracy in per cent"
 
     @property
     def title(self) -> str:
@@ -116,7 +117,8 @@ class Table:
         writer.writerow(HEADS)
         for row in self.rows:
             for column, value in row.values.items():
-                numbers = [f"{value.mean:.4f}", _number(value.deviation), _number(value.published)]
+                form = ".8g" if value.error else ".4f"  # a small error has no four decimals
+                numbers = ["" if v is None else f"{v:{form}}" for v in (value.mean, value.deviation, value.published)]
                 unit = "squared error" if self.errors else "per cent"
                 head = [csv_text(self.recipe), csv_text(row.name), row.seeds, row.failed, column.what, unit]
                 names = [csv_text(column.preset), csv_text(column.norm), _sizes(column)]
