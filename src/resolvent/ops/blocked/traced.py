@@ -24,7 +24,7 @@ from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import BLOCK, Blocks
 from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, first_number, table_gradients
 from resolvent.ops.library import register
-from resolvent.ops.pairs import Pair, join_pairs, stack_parts
+from resolvent.ops.pairs import join_pairs, stack_parts
 from resolvent.runtime.transforms import gradients_by_graph, refuses_operators
 
 
@@ -38,11 +38,7 @@ class PairCarry:
     def by(self, h: Tensor, steps: Tensor) -> Tensor:
         """A^steps h for h (d, b, s), 1 <= steps <= T, one for each sequence (b,)."""
         power = self.powers[:, steps - 1]  # (d, b, n, 2) or (d, b, n)
-        if power.dim() == 3:
-            return power * h
-        z = h.unflatten(-1, (-1, 2))
-        turned = Pair(power[..., 0], power[..., 1]) * Pair(z[..., 0], z[..., 1])
-        return stack_parts(turned).flatten(-2)
+        return plain.times(power, h, power.dim() == 4)
 
 
 def block_length(length: int) -> int:
