@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resolvent.ops.blocked.carry import form_states
 from resolvent.ops.blocked.operation import Blocks, DenseCarry, DiagonalCarry
-from resolvent.ops.pairs import Number, Pair
+from resolvent.ops.pairs import Number, Pair, reals
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
@@ -68,13 +68,17 @@ def diagonal_blocks(
 
     `by_hand`: use hand-written gradients, valid only without transforms; None checks.
     """
-    now = first_number(bank, delay)
-    if T > 1 and (is_untransformed() if by_hand is None else by_hand):
-        made = _Tables.apply(bank.lam, bank.weight, now.to(dtype), bank.gain, T, delay)
-    else:
-        made = diagonal_tables(bank, now.to(dtype), T, delay)
-    toeplitz, M_in, M_out, powers, whole = made
-    return Blocks(toeplitz, M_in, M_out, DiagonalCarry(powers, whole))
+    by_hand = is_untransformed() if by_hand is None else by_hand
+    toeplitz, M_in, M_out, *powers = make_tables(bank, first_number(bank, delay).to(dtype), T, delay, by_hand)
+    return Blocks(toeplitz, M_in, M_out, DiagonalCarry(*powers))
+
+
+def make_tables(bank: DiagonalBank, now: Tensor, T: int, delay: bool, by_hand: bool) -> tuple[Tensor, ...]:
+    """`diagonal_tables`, with hand-written gradients if asked."""
+    if T == 1 or not by_hand:
+        return diagonal_tables(bank, now, T, delay)
+    made: tuple[Tensor, ...] = _Tables.apply(bank.lam, bank.weight, now, bank.gain, T, delay)
+    return made
 
 
 def first_number(bank: DiagonalBank, delay: bool) -> Tensor:
@@ -250,11 +254,6 @@ def _chain(lam: Tensor, count: int) -> Tensor:
     while powers.shape[1] < count:
         powers = torch.cat([powers, powers[:, : count - powers.shape[1]] * powers[:, -1:]], 1)
     return powers
-
-
-def reals(z: Tensor) -> Tensor:
-    """Complex (..., n) as real (..., 2n), real and imaginary parts interleaved; real z unchanged."""
-    return torch.view_as_real(z.resolve_conj()).flatten(-2) if z.is_complex() else z
 
 
 def as_state(end: Tensor, whole: Tensor) -> Tensor:

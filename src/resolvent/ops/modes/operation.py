@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.blocked.operation import Blocks, DiagonalCarry
-from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks
-from resolvent.ops.blocked.traced import PairCarry
+from resolvent.ops.blocked.tables import DiagonalBank, diagonal_blocks, first_number, make_tables
+from resolvent.ops.blocked.traced import PairCarry, tables_shapes
 from resolvent.ops.opaque import Opaque, Parameters
 from resolvent.ops.pairs import Make, join_pairs, join_parts, stack_parts
 from resolvent.runtime.transforms import is_recorded, is_traced, is_untransformed
@@ -51,8 +51,9 @@ class Modes:
         self.kind, self.bank, self.example, self.fused = kind, bank, example, fused
         sizes = (11, False), (20, True)  # an odd number of steps, and with a delay
         self.opaque = Opaque(
-            f"{kind.value}_tables", self.graph, _shapes, self._load, example, fused, sizes, exactly=True
-        )
+            f"{kind.value}_tables", self.graph, lambda own, _, T, delay: tables_shapes(own, T, 3), self._load, example,
+            fused, sizes, exactly=True,
+        )  # fmt: skip
         KNOWN[kind.value] = self
 
     def blocks(self, parameters: Parameters, option: str, T: int, delay: bool) -> Blocks:
@@ -67,10 +68,10 @@ class Modes:
 
     def graph(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """Toeplitz, M_in, M_out, powers and A^T as a differentiable function; numbers in real pairs."""
+        bank = self.bank(parameters, option, torch.complex)
         by_hand = is_untransformed() and not is_recorded(*parameters)
-        made = diagonal_blocks(self.bank(parameters, option, torch.complex), T, parameters[0].dtype, delay, by_hand)
-        flat = made.toeplitz, made.M_in, made.M_out, made.carry.powers, made.carry.whole  # type: ignore[union-attr]
-        return [stack_parts(t).contiguous() for t in flat]
+        made = make_tables(bank, first_number(bank, delay).to(parameters[0].dtype), T, delay, by_hand)
+        return [stack_parts(t).contiguous() for t in made]
 
     def _load(self) -> Any:
         from resolvent.ops.modes.triton import maker
@@ -91,10 +92,3 @@ class Source:
 
     def blocks(self, T: int, delay: bool) -> Blocks:
         return self.modes.blocks(self.parameters, self.option, T, delay)
-
-
-def _shapes(parameters: Parameters, option: str, T: int, delay: bool) -> list[tuple[int, ...]]:
-    like = parameters[3]  # (d, n) or (d, n, 2) of every kind
-    (d, n), number = like.shape[:2], tuple(like.shape[2:])
-    s = 2 * n if number else n
-    return [(d, T, T), (d, T, s), (d, T, s), (d, T, n, *number), (d, n, *number)]
