@@ -17,7 +17,6 @@ from torch import Tensor
 
 from resolvent.ops.linear_scan.operation import linear_scan
 from resolvent.ops.linear_scan.rows import sum_to
-from resolvent.ops.pairs import reals
 from resolvent.runtime.dispatch import choose, lazily, triton_or
 
 FEW = 8  # blocks up to which a loop is fastest
@@ -102,16 +101,16 @@ def _loop_carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -
     before[:, :, 0], z, row = h0, form_states(z, a), a[:, None]
     for k in range(z.shape[2] - 1):
         torch.addcmul(z[:, :, k], row, states[:, :, k], out=states[:, :, k + 1])
-    end.copy_(reals(torch.addcmul(z[:, :, -1], row, states[:, :, -1])))
+    end.copy_(as_reals(torch.addcmul(z[:, :, -1], row, states[:, :, -1])))
 
 
 def _torch_carry(a: Tensor, z: Tensor, h0: Tensor, before: Tensor, end: Tensor) -> None:
-    h = reals(linear_scan(a[:, None, None], form_states(z, a), form_states(h0, a)))
+    h = as_reals(linear_scan(a[:, None, None], form_states(z, a), form_states(h0, a)))
     before[:, :, 0], before[:, :, 1:], end[:] = h0, h[:, :, :-1], h[:, :, -1]
 
 
 def _torch_backward(a: Tensor, g: Tensor, g_end: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    gamma = reals(linear_scan(a[:, None, None].conj(), form_states(g, a), form_states(g_end, a), reverse=True))
+    gamma = as_reals(linear_scan(a[:, None, None].conj(), form_states(g, a), form_states(g_end, a), reverse=True))
     g[:, :, :-1], g[:, :, -1] = gamma[:, :, 1:], g_end
     if before is None:
         return gamma[:, :, 0], None
@@ -126,6 +125,11 @@ def form_states(h: Tensor, lam: Tensor) -> Tensor:
     memory, and the lazy conjugation is lost.
     """
     return torch.view_as_complex(h.contiguous().unflatten(-1, (-1, 2))) if lam.is_complex() else h
+
+
+def as_reals(h: Tensor) -> Tensor:
+    """(..., n) as (..., s) again."""
+    return torch.view_as_real(h.resolve_conj()).flatten(-2) if h.is_complex() else h
 
 
 # -- choice of the kernel ---------------------------------------------------------------------------------------------

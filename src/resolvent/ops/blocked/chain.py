@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from resolvent.ops.blocked.carry import dense_along, form_states
+from resolvent.ops.blocked.carry import as_reals, dense_along, form_states
 from resolvent.ops.linear_scan import linear_scan
-from resolvent.ops.pairs import reals
 from resolvent.runtime.dispatch import choose, lazily, triton_or
 
 WIDEST = 128  # widest dense state whose matrix fits in a program's registers
@@ -46,7 +45,7 @@ def along(whole: Tensor, z: Tensor, reverse: bool = False) -> Tensor:
 
 def diagonal_along(whole: Tensor, z: Tensor, h0: Tensor, reverse: bool = False) -> Tensor:
     """h_k = whole h_{k-1} + z_k for whole (d, n), z (d, b, m, s) and h0 (d, b, s), or from the last k to the first."""
-    return reals(linear_scan(whole[:, None, None], form_states(z, whole), form_states(h0, whole), reverse))
+    return as_reals(linear_scan(whole[:, None, None], form_states(z, whole), form_states(h0, whole), reverse))
 
 
 def _torch_chain(whole: Tensor, z: Tensor, out: Tensor, reverse: bool) -> None:

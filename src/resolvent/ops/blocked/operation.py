@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.carry import carry, carry_backward, dense_along, form_states
+from resolvent.ops.blocked.carry import as_reals, carry, carry_backward, dense_along, form_states
 from resolvent.ops.blocked.chain import diagonal_along
-from resolvent.ops.pairs import reals
 from resolvent.runtime.memory import keep_freed_memory
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
@@ -49,7 +48,7 @@ class DiagonalCarry:
         power = self.powers[:, steps - 1]  # (d, n) or (d, b, n)
         if isinstance(steps, int):
             power = power[:, None]
-        return reals(power * form_states(h, power))
+        return as_reals(power * form_states(h, power))
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.carry import form_states
+from resolvent.ops.blocked.carry import as_reals, form_states
 from resolvent.ops.blocked.operation import Blocks, DenseCarry, DiagonalCarry
-from resolvent.ops.pairs import Number, Pair, reals
+from resolvent.ops.pairs import Number, Pair
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
 
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # the compiler cannot trace to_complex()
@@ -101,7 +101,7 @@ def _ends(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -
     lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^{T-1}
     M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
     M_in = lower.flip(1) if bank.gain is None else narrow(bank.gain, dtype)[:, None] * lower.flip(1)
-    return reals(M_in), M_out, powers, whole
+    return as_reals(M_in), M_out, powers, whole
 
 
 def links(bank: DiagonalBank | DenseBank, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -220,7 +220,7 @@ def _double(bank: DenseBank, T: int, delay: bool = False) -> tuple[list[Tensor],
 def _response(M_out: Tensor, bank: DiagonalBank) -> Tensor:
     """The output of each row of M_out (d, T, s) for the state after a unit input, (d, T)."""
     if bank.gain is not None:
-        return (M_out @ reals(bank.gain).to(M_out.dtype)[..., None])[..., 0]
+        return (M_out @ as_reals(bank.gain).to(M_out.dtype)[..., None])[..., 0]
     return (M_out[..., ::2] if bank.lam.is_complex() else M_out).sum(-1)  # the state is 1 + 0i
 
 
@@ -269,7 +269,7 @@ def deinterleave(reals: Tensor) -> Tensor:
 
 def _read_out(weight: Tensor) -> Tensor:
     """The real row w with w . reals(h) = Re(weight h)."""
-    return reals(weight.conj())
+    return as_reals(weight.conj())
 
 
 def _first_column(kernel: Tensor, D: Tensor | None, delay: bool) -> Tensor:
