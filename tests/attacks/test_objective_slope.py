@@ -1,4 +1,4 @@
-"""Closed-form gradients of objectives against autograd, compiled and not, and through a model."""
+"""Closed-form gradients of objectives against autograd, and through a model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from helpers import assert_close
 from resolvent.attacks import Victim
 from resolvent.attacks.objective import objective as ob
 from resolvent.attacks.objective.gradient_probe import Fitted
-from resolvent.attacks.objective.slope import backward_start, slope_of, torch_aimed
-from resolvent.runtime.dispatch import use
+from resolvent.attacks.objective.slope import backward_start, slope_of
 
 PLAIN = {"cross_entropy": ob.cross_entropy, "margin": ob.margin, "dlr": ob.dlr}
 AIMED = {
@@ -36,18 +35,14 @@ def by_autograd(objective: Any, z: Tensor, labels: tuple[Tensor, ...]) -> tuple[
     return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
 
 
-@pytest.mark.parametrize("backend", ["torch", "numba"])
 @pytest.mark.parametrize("name", [*PLAIN, *AIMED])
-def test_the_gradient_is_autograds(name: str, backend: str) -> None:
-    if backend == "numba":
-        pytest.importorskip("numba", reason="numba comes with the cpu extra")
+def test_the_gradient_is_autograds(name: str) -> None:
     objective: Any = {**PLAIN, **AIMED}[name]
     slope = slope_of(objective)
     assert slope is not None
     for b, classes in ((40, 6), (1, 4), (7, 4), (5, 300)):
         z, labels = case(name, b, classes)
-        with use(backend):
-            got = slope(z, *labels)
+        got = slope(z, *labels)
         for mine, want in zip(got, by_autograd(objective, z, labels), strict=True):
             assert_close(mine, want, tolerance=EXACT)
         assert all(v.is_contiguous() and not v.requires_grad for v in got)
@@ -69,7 +64,9 @@ def test_large_logits_and_one_target_that_is_the_label() -> None:
         value, grad = slope(z[:1], y[:1], y[:1])
         assert_close(grad, by_autograd(objective, z[:1], (y[:1], y[:1]))[1])
         assert bool(torch.isfinite(value).all())
-    value, grad = torch_aimed(z[1:], y[1:], torch.tensor([2]), True)  # all the same: 0 / 1e-12
+    slope = slope_of(ob.targeted_dlr)
+    assert slope is not None
+    value, grad = slope(z[1:], y[1:], torch.tensor([2]))  # all the same: 0 / 1e-12
     assert value.item() == 0
     assert_close(grad, torch.tensor([[0.0, -1e12, 1e12, 0.0]]))
 
@@ -118,25 +115,17 @@ ASTRAY = {
 
 
 @pytest.mark.parametrize("name", ASTRAY)
-@pytest.mark.parametrize("backend", ["torch", "numba"])
-def test_labels_that_fit_no_logits_are_refused(name: str, backend: str) -> None:
-    """Compiled code must not write where they point."""
-    if backend == "numba":
-        pytest.importorskip("numba", reason="numba comes with the cpu extra")
+def test_labels_that_fit_no_logits_are_refused(name: str) -> None:
     objective, y, target = ASTRAY[name]
     slope = slope_of(objective)
     assert slope is not None
-    with use(backend), pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError):
         slope(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)), y, target)
 
 
-@pytest.mark.parametrize("backend", ["torch", "numba"])
-def test_short_labels_are_read_as_they_are(backend: str) -> None:
-    if backend == "numba":
-        pytest.importorskip("numba", reason="numba comes with the cpu extra")
+def test_short_labels_are_read_as_they_are() -> None:
     z, (y, target) = case("targeted_margin", 5, 4)
     slope = slope_of(ob.targeted_margin)
     assert slope is not None
-    with use(backend):
-        value, grad = slope(z, y.int(), target.int())
+    value, grad = slope(z, y.int(), target.int())
     assert_close((value, grad), by_autograd(ob.targeted_margin, z, (y, target)), tolerance=EXACT)

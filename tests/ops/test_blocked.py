@@ -19,8 +19,8 @@ from resolvent.ops.blocked.tables import (
     geometric,
     inside,
     narrow,
-    reals,
 )
+from resolvent.ops.pairs import reals
 from resolvent.ssm.system import Dense, Diagonal, System
 
 F64 = torch.float64

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from resolvent.layers import dss, ema, s4d
 from resolvent.ops.bank_scan import dense, operation, triton
-from resolvent.ops.bank_scan.operation import Plan, run_by_torch
+from resolvent.ops.bank_scan.operation import Plan, bank_scan, run_by_torch
 from resolvent.ops.modes.dense import form_blocks
-from resolvent.ops.modes.operation import Modes
+from resolvent.ops.modes.operation import Modes, Source
 
 ALL = [s4d.MODES, dss.MODES, ema.MODES]
 HERE = torch.device("cpu")
@@ -90,12 +90,13 @@ def test_under_autograd(order: int) -> None:
     torch.manual_seed(1)
     modes = s4d.MODES
     plan = Plan(modes, "zoh", 16, False, torch.float32)
-    given = [torch.randn(2, 32, 3), torch.randn(2, 3, 10), *modes.example()]
+    given = [torch.randn(2, 48, 3), torch.randn(2, 3, 10), *modes.example()]
 
     def slopes(dtype: torch.dtype) -> list[Tensor]:
         own = [t.to(dtype).requires_grad_() for t in given]
         if dtype == torch.float32:
-            y, end = operation._BankScan.apply(plan, None, None, *own)
+            source = Source(modes, own[2:], "zoh")
+            y, end = bank_scan(source, *own[:2], None, False, torch.float32, lambda key, make: None)
         else:
             y, end = run_by_torch(plan, own[0], own[1], None, own[2:])
         total = y.square().sum() + end.sum()

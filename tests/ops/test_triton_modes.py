@@ -12,7 +12,7 @@ from torch import Tensor
 
 from resolvent.layers import DSS, EMA, S4D, dss, ema, s4d
 from resolvent.ops.blocked import carry, carry_triton
-from resolvent.ops.modes import operation, triton
+from resolvent.ops.modes import triton
 from resolvent.ops.modes.operation import Modes
 from resolvent.ops.modes.triton import maker
 from resolvent.ssm import response
@@ -55,7 +55,7 @@ def test_tables_and_gradients_are_those_of_float64(modes: Modes, T: int, delay: 
     asked = [(o, w) for o, w in zip(modes.graph(leaves, option, T, delay), weights, strict=True) if w is not None]
     slopes = torch.autograd.grad([o for o, _ in asked], leaves, [w for _, w in asked])
     narrow = [None if w is None else w.float() for w in weights]
-    found = kernels.gradients(given, got[3], narrow, option, delay)
+    found = kernels.slopes(given, narrow, option, T, delay)
     for i, (g, w) in enumerate(zip(found, slopes, strict=True)):
         assert (g - w).norm() <= 2e-6 * w.norm(), f"{modes.kind}, parameter {i}"
 
@@ -98,9 +98,9 @@ def test_a_response_under_autograd_has_gradients_of_every_order() -> None:
 @pytest.mark.parametrize("modes", ALL, ids=lambda m: m.kind.value)
 def test_a_probe_tells_right_kernels_from_wrong_ones(modes: Modes) -> None:
     right, here = maker(modes.kind), torch.device("cpu")
-    assert modes.agrees(right, here, torch.float32)
-    wrong = right._replace(gradients=lambda *given: [1.01 * g for g in right.gradients(*given)])
-    assert not modes.agrees(wrong, here, torch.float32)
+    assert modes.opaque.agrees(right, here, torch.float32)
+    wrong = right._replace(slopes=lambda *given: [1.01 * g for g in right.slopes(*given)])
+    assert not modes.opaque.agrees(wrong, here, torch.float32)
 
 
 def test_held_parameters_have_no_slope() -> None:
@@ -113,8 +113,7 @@ def test_held_parameters_have_no_slope() -> None:
     weights = [torch.randn_like(w) for w in want]
     slopes = torch.autograd.grad(want, wide, weights)
     kernels = maker(modes.kind)
-    made = kernels.tables(given, "zoh", 9, False)
-    found = kernels.gradients(given, made[3], [w.float() for w in weights], "zoh", False)
+    found = kernels.slopes(given, [w.float() for w in weights], "zoh", 9, False)
     for g, w in zip(found, slopes, strict=True):
         torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=1e-5)
     assert float(found[0][0, 0]) == 0.0
@@ -147,11 +146,11 @@ def test_carried_states_and_their_gradients(real: bool) -> None:
 @pytest.mark.parametrize("modes", ALL, ids=lambda m: m.kind.value)
 def test_under_autograd_to_second_order(modes: Modes, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a GPU runs them: gradients by the kernel, gradients of gradients by the graph of the truth."""
-    monkeypatch.setattr(modes, "maker", lambda like, option: maker(modes.kind))
+    monkeypatch.setattr(modes.opaque, "kernels", lambda like, option: maker(modes.kind))
     option = modes.fused[0]
     found = []
     for run in (
-        lambda *own: operation._Modes.apply(modes, option, 5, False, *own),
+        lambda *own: modes.opaque.tables(own, option, 5, False),
         lambda *own: modes.graph(own, option, 5, False),
     ):
         leaves = [p.detach().clone().requires_grad_() for p in modes.example()]

@@ -93,7 +93,7 @@ def test_a_probe_tells_right_kernels_from_wrong_ones(maker: TableMaker, monkeypa
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_of_gradients_under_autograd(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     maker, option = CASES[case]
-    monkeypatch.setattr(maker.opaque, "kernels", lambda like: mimo_triton)
+    monkeypatch.setattr(maker.opaque, "kernels", lambda like, option: mimo_triton)
 
     def slopes(dtype: torch.dtype) -> list[Tensor]:
         own = [p.to(dtype).requires_grad_() for p in _parameters(maker)]

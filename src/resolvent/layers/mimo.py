@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from resolvent.ops.mimo_scan import mimo_scan, serves
 from resolvent.ops.modes import Opaque, Parameters
 from resolvent.ops.pairs import Number, stack_parts
 from resolvent.ops.step import Step, is_unwatched, mimo_step
+from resolvent.runtime.dispatch import lazily
 from resolvent.runtime.transforms import half_products, is_traced, is_untransformed
 from resolvent.scan import linear_scan
 
@@ -61,8 +63,9 @@ class TableMaker:
         options: Sequence[str],
     ) -> None:
         self.discrete = discrete
-        whole = [f"{option} 2.0" for option in options]
-        self.opaque = Opaque(name, self._flatten, _shapes, _load, (*given, (3, 2, 2), (2, 3, 2)), whole)
+        whole, shapes = [f"{option} 2.0" for option in options], (*given, (3, 2, 2), (2, 3, 2))
+        load = lazily("ops.modes.mimo_triton")
+        self.opaque = Opaque(name, self._flatten, _shapes, load, lambda: [*map(_wave, shapes)], whole)
 
     def tables(self, parameters: Sequence[Tensor], D: Tensor, option: str, scale: float) -> Tables:
         """The tables from parameters, the last of which are B (p, d, 2) and C."""
@@ -82,10 +85,9 @@ class TableMaker:
         return [stack_parts(lam_bar), input_table(B_bar), output_table(parameters[-1], float(scale))]
 
 
-def _load() -> Any:
-    from resolvent.ops.modes import mimo_triton
+def _wave(shape: tuple[int, ...]) -> Tensor:
+    return torch.sin(torch.arange(prod(shape)) ** 1.5).view(shape) - 1
 
-    return mimo_triton
 
 
 def _shapes(parameters: Parameters, option: str, T: int, delay: bool) -> list[tuple[int, ...]]:

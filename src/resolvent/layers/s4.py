@@ -22,7 +22,7 @@ from resolvent.layers.contract import Layer, Spec
 from resolvent.layers.groups import group_parameters, optim_overrides
 from resolvent.ops.blocked import DenseBank, deinterleave, dense_blocks, reals
 from resolvent.ops.modes import DenseSource, Opaque, Parameters, flat_blocks
-from resolvent.ops.pairs import Make, complex_of, interleave, join_parts, tensor_of
+from resolvent.ops.pairs import Make, complex_of, join_parts, tensor_of
 from resolvent.runtime.transforms import wide, wide_all
 from resolvent.ssm import half_dplr
 from resolvent.ssm.half_dplr import HalfDPLR
@@ -138,7 +138,7 @@ class S4(Layer):
         half = self._half()
         lam, U, Q, B = (tensor_of(t) for t in (half.lam_bar, half.U, half.Q, half.B_bar))
         row = 2 * reals(Q.movedim(-1, 0).contiguous())  # (r, d, 2n): 2 Re(Q^* x)
-        C = interleave(complex_of(wide(self.C)).conj() * 2)
+        C = reals(complex_of(wide(self.C)).conj() * 2)
         return (
             lam.to(self.complex_dtype),
             U.movedim(-1, 0).to(self.complex_dtype).contiguous(),  # (r, d, n)

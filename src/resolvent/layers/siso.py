@@ -19,7 +19,7 @@ from resolvent.ops.bank_scan import traced as bank_traced
 from resolvent.ops.blocked import DenseBank, DiagonalBank, as_state, deinterleave, narrow, reals
 from resolvent.ops.blocked import traced as blocked_traced
 from resolvent.ops.modes import DenseSource, Kind, Source
-from resolvent.ops.pairs import interleave, parts, tensor_of
+from resolvent.ops.pairs import parts, tensor_of
 from resolvent.ops.step import Step, bank_step, is_unwatched
 from resolvent.runtime.transforms import half_products, half_products_traced, is_traced, is_untransformed
 
@@ -140,7 +140,7 @@ def stepper(layer: Layer, bank: Callable[[], DiagonalBank]) -> Step | None:
 
 def _step_table(bank: DiagonalBank, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     D, gain = (None if t is None else narrow(tensor_of(t), dtype) for t in (bank.D, bank.gain))
-    return narrow(tensor_of(bank.lam), dtype), narrow(interleave(bank.weight.conj()), dtype), D, gain
+    return narrow(tensor_of(bank.lam), dtype), narrow(reals(bank.weight.conj()), dtype), D, gain
 
 
 def pairs(z: Tensor) -> nn.Parameter:

@@ -183,7 +183,8 @@ class Lowered:
             else:
                 h = fused.post_norm_block(h, layer, weights)
         h = columns.norm(self.form.end, h)
-        pooled = columns.average(h, 2) if self.form.pooling == "mean" else h[:, :, -1].to(_wide(h.dtype))  # (d, b)
+        wide = torch.promote_types(h.dtype, torch.float32)
+        pooled = columns.average(h, 2) if self.form.pooling == "mean" else h[:, :, -1].to(wide)  # (d, b)
         return pooled.t()
 
     def _entered(self, x: Tensor, tables: Tables) -> Tensor:
@@ -287,7 +288,7 @@ def make_kernels(layers: list[p.Filter], length: int, dtype: torch.dtype) -> tup
     """The layers' kernels over this many steps, and on a GPU their convolutions, each by the cheaper method."""
     if not layers:
         return [], ()
-    wide = _wide(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
     if not next(layers[0].module.parameters()).is_cuda:  # complex tensors: lowered forms are never traced
         return [impulse(layer.module._bank(length, torch.complex), length).to(wide) for layer in layers], ()
     T, made = _steps(length, dtype, any(layer.kind == "s4" for layer in layers)), list[Filter]()
@@ -317,7 +318,3 @@ def run_block(block: p.Skip, x: Tensor, u: Tensor, layer: Filter | Recurrence) -
     """A residual block in torch's operations; u is its layer's input."""
     h = columns.follow(block.branch[1:], layer(u))
     return block.end(x, h, lambda y: columns.norm(block.norm, y))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -173,9 +173,6 @@ class KeyedFilter(Node):
     out: Linear
 
 
-Temporal = Filter | Recurrence | Attention
-
-
 @dataclass(frozen=True)
 class Around:
     """The operations between layer and skip, if they are just final(W act(sigma(Wa y + ba) * y) + b)."""

@@ -138,7 +138,7 @@ def tensor_of(z: Number) -> Tensor:
     return torch.complex(z.real, z.imag) if isinstance(z, Pair) else z
 
 
-def interleave(z: Number) -> Tensor:
+def reals(z: Number) -> Tensor:
     """(..., n) as reals (..., 2n), real and imaginary parts interleaved; real z unchanged."""
     return stack_parts(z).flatten(-2) if z.is_complex() else z
 

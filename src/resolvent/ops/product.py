@@ -7,11 +7,12 @@ from torch import Tensor
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """a b of matrices, or of batches of them, in float32, whatever their dtype."""
+    """a b of matrices, or of batches of them, in float32 at least."""
     product = torch.mm if a.dim() == 2 else torch.bmm
-    if a.dtype == torch.float32 or not a.is_cuda:
-        return product(a.float(), b.float())
-    return product(a, b, out_dtype=torch.float32)
+    if a.is_cuda and a.element_size() < 4:
+        return product(a, b, out_dtype=torch.float32)
+    wide = torch.promote_types(a.dtype, torch.float32)
+    return product(a.to(wide), b.to(wide))
 
 
 def sum_rows(x: Tensor) -> Tensor:

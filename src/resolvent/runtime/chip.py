@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from resolvent.runtime.dispatch import push
+from resolvent.runtime.fallback import triton_module
 
 # KiB of shared memory per program, by capability times ten (CUDA C++ Programming Guide, technical specifications)
 SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
@@ -81,10 +82,7 @@ def stand_in(capability: int) -> AbstractContextManager[None]:
 
 def _compiles(index: int) -> bool:
     """Try one addition: without a C compiler no kernel can be launched."""
-    try:
-        from resolvent.runtime.chip_triton import increment
-    except ImportError:
-        return False
     from resolvent.runtime.launch import attempt
 
-    return attempt(("a first kernel", index), lambda: increment(index) == 1.0, lambda: False)
+    own = triton_module("runtime.chip_triton")
+    return own is not None and attempt(("a first kernel", index), lambda: own.increment(index) == 1.0, lambda: False)

@@ -30,20 +30,21 @@ def _say_once(op: str, what: str, level: int) -> None:
     log.log(level, "%s: the GPU's own kernels do not take %s; torch's operations run in their place", op, what)
 
 
-def kernels(home: str, name: str, x: Tensor, unfit: str | None = None) -> Any:
+def kernels(home: str, name: str, x: Tensor, unfit: str | None = None, op: str = "") -> Any:
     """The Triton kernels `name` in ops/`home` for x; None where they do not apply, which is logged once on a GPU.
 
-    `unfit` describes what is unsupported about x's shape.
+    `unfit` describes what is unsupported about x's shape; `op` is the operation, if it has another name.
     """
     if not x.is_cuda:
         return None
+    op = op or name
     if x.dtype not in TAKEN:
-        return left_to_torch(x, name, str(x.dtype), logging.INFO)
+        return left_to_torch(x, op, str(x.dtype), logging.INFO)
     if unfit is not None:
-        return left_to_torch(x, name, unfit)
+        return left_to_torch(x, op, unfit)
     found = triton_module(f"ops.{home}.{name}_triton")
     if found is None:
-        left_to_torch(x, name, ABSENT)
+        left_to_torch(x, op, ABSENT)
     return found
 
 

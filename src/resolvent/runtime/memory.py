@@ -103,8 +103,7 @@ def resolve(x: Tensor) -> Tensor:
 
 def plain(x: Tensor) -> Tensor:
     """x as plain memory: contiguous, no lazy conjugation. For a kernel, not for torch."""
-    if x.is_conj() or x.is_neg():
-        x = x.resolve_conj().resolve_neg()
+    x = resolve(x)
     return x if x.is_contiguous() else x.detach().contiguous()
 
 

@@ -34,7 +34,7 @@ def _pair_row(context: Any, u: Any, re: Any, im: Any, row: Any, h: Any, new: Any
         u, *addresses, count = args
         vector = ir.VectorType(u.type, WIDTH)
         re, im, row, h, new = (builder.inttoptr(address, vector.as_pointer()) for address in addresses)
-        driven = _spread(builder, u, [0, 1] * (WIDTH // 2))
+        driven = spread(builder, u, [0, 1] * (WIDTH // 2))
 
         def body(i: Any) -> Any:
             state = load(builder, h, i)
@@ -56,7 +56,7 @@ def _driven_row(context: Any, drive: Any, B: Any, C: Any, h: Any, count: Any) ->
         drive, *addresses, count = args
         vector = ir.VectorType(drive.type, WIDTH)
         B, C, h = (builder.inttoptr(address, vector.as_pointer()) for address in addresses)
-        drives = _spread(builder, drive, [0] * WIDTH)
+        drives = spread(builder, drive, [0] * WIDTH)
 
         def body(i: Any) -> Any:
             value = plus_product(builder, load(builder, h, i), drives, load(builder, B, i))
@@ -75,27 +75,26 @@ driven_row: Any = intrinsic(_driven_row)  # `count` is their length, a positive 
 # -- pieces ------------------------------------------------------------------------------------------------------------
 
 
-def each_vector(builder: Any, count: Any, start: Any, body: Callable[[Any, Any], Any]) -> Any:
-    """x = body(i, x) for every vector i of `count` numbers, from x = start (None: nothing is carried): the last x."""
-    vectors = builder.sdiv(count, count.type(WIDTH))
+def repeat(builder: Any, count: Any, values: list[Any], body: Callable[..., list[Any]]) -> list[Any]:
+    """values = body(i, *values) for every i below `count`, which is positive: the last ones."""
     before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
-    i, x = builder.phi(count.type), None if start is None else builder.phi(start.type)
-    found, then = body(i, x), builder.add(i, count.type(1))
-    for variable, first, again in ((i, count.type(0), then), (x, start, found)):
-        if variable is not None:
-            variable.add_incoming(first, before)
-            variable.add_incoming(again, loop)
-    builder.cbranch(builder.icmp_signed("<", then, vectors), loop, after)
+    i, held = builder.phi(count.type), [builder.phi(value.type) for value in values]
+    found, then = body(i, *held), builder.add(i, count.type(1))
+    for variable, first, again in ((i, count.type(0), then), *zip(held, values, found, strict=True)):
+        variable.add_incoming(first, before)
+        variable.add_incoming(again, loop)
+    builder.cbranch(builder.icmp_signed("<", then, count), loop, after)
     builder.position_at_end(after)
     return found
 
 
 def _sum_of_products(builder: Any, vector: Any, count: Any, body: Callable[[Any], tuple[Any, Any]]) -> Any:
     """The sum over all vectors i of the product of the two that body(i) returns, as one number."""
-    zero = ir.Constant(vector, [0.0] * WIDTH)
-    return across(builder, each_vector(builder, count, zero, lambda i, x: plus_product(builder, x, *body(i))))
+    zero, vectors = ir.Constant(vector, [0.0] * WIDTH), builder.sdiv(count, count.type(WIDTH))
+    (total,) = repeat(builder, vectors, [zero], lambda i, x: [plus_product(builder, x, *body(i))])
+    return across(builder, total)
 
 
 def across(builder: Any, x: Any) -> Any:
@@ -108,7 +107,7 @@ def across(builder: Any, x: Any) -> Any:
     return builder.extract_element(x, _INDEX(0))
 
 
-def _spread(builder: Any, number: Any, places: list[int]) -> Any:
+def spread(builder: Any, number: Any, places: list[int]) -> Any:
     """The vector with `number` where places is 0 and zero where it is 1."""
     zero = ir.Constant(ir.VectorType(number.type, WIDTH), [0.0] * WIDTH)
     return builder.shuffle_vector(builder.insert_element(zero, number, _INDEX(0)), zero, order(places))

@@ -1,14 +1,13 @@
 """Objectives with their gradients in the logits, in closed form: the start of a backward pass through the model.
 
 A graph of a dozen small operations per batch costs more than their arithmetic. Other objectives are differentiated
-by autograd. On a CPU the targeted ones are compiled (objective_slope_numba.py).
+by autograd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,6 @@ from resolvent.attacks.objective.objective import (
     targeted_dlr,
     targeted_margin,
 )
-from resolvent.runtime.dispatch import choose, numba_or
 
 Slope = Callable[..., tuple[Tensor, Tensor]]  # (logits, *labels) -> objective (b,), its gradient (b, classes)
 
@@ -65,7 +63,9 @@ def _margin(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _targeted_margin(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    return _find_kernel(logits)(logits, y, target, False)
+    """e_t - e_y."""
+    slope = _add_entries(torch.zeros_like(logits), [(target, 1.0), (y, -1.0)])
+    return pick(logits, target) - pick(logits, y), slope
 
 
 def _dlr(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,14 +73,7 @@ def _dlr(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    return _find_kernel(logits)(logits, y, target, True)
-
-
-def torch_aimed(logits: Tensor, y: Tensor, target: Tensor, ratio: bool) -> tuple[Tensor, Tensor]:
-    """The targeted margin, e_t - e_y, or the ratio of targeted DLR."""
-    gap = pick(logits, target) - pick(logits, y)
-    slope = _add_entries(torch.zeros_like(logits), [(target, 1.0), (y, -1.0)])
-    return _ratio(logits, gap, slope, (1.0, 0.0, -0.5, -0.5)) if ratio else (gap, slope)
+    return _ratio(logits, *_targeted_margin(logits, y, target), (1.0, 0.0, -0.5, -0.5))
 
 
 def _ratio(logits: Tensor, gap: Tensor, slope: Tensor, weights: tuple[float, ...]) -> tuple[Tensor, Tensor]:
@@ -112,29 +105,6 @@ _SLOPES: tuple[tuple[Objective, Slope], ...] = (
     (targeted_dlr, _targeted_dlr),
 )
 CLOSED = tuple(objective for objective, _ in _SLOPES)
-
-
-# -- choice of the kernel ---------------------------------------------------------------------------------------------
-
-
-def _find_kernel(logits: Tensor) -> Any:
-    return choose("aimed", _CANDIDATES, logits.device, logits.dtype)
-
-
-def _load_numba() -> Any:
-    from resolvent.ops.ascent.objective_numba import evaluate_targeted
-
-    return lambda *given: evaluate_targeted(*given) or torch_aimed(*given)
-
-
-def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    logits = torch.sin(1.7 * torch.arange(15)).to(dtype).view(3, 5)
-    y, target = torch.tensor([0, 1, 2]), torch.tensor([3, 0, 4])
-    pairs = [(kernel(logits, y, target, r), torch_aimed(logits, y, target, r)) for r in (False, True)]
-    return all(torch.allclose(a, b, atol=1e-5) for got, want in pairs for a, b in zip(got, want, strict=True))
-
-
-_CANDIDATES = numba_or(torch_aimed, _load_numba, _probe)
 
 
 # -- through the model -------------------------------------------------------------------------------------------------

@@ -19,9 +19,7 @@ from numba.extending import intrinsic
 
 from resolvent.runtime.cfunc_numba import leaf
 from resolvent.runtime.team import pointer
-from resolvent.runtime.vectors_numba import LOOSE, WIDTH, order, plus_product
-
-_INDEX = ir.IntType(32)
+from resolvent.runtime.vectors_numba import LOOSE, WIDTH, order, plus_product, repeat, spread
 
 
 class _Row:
@@ -42,18 +40,8 @@ class _Row:
 
     def loop(self, sums: int, body: Callable[..., list[Any]]) -> list[Any]:
         """sums = body(i, *sums) for all groups, from zero: each then summed over the group's channels, (WIDTH,)."""
-        builder, index = self.builder, self.d.type
-        before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        i, held = builder.phi(index), [builder.phi(self.vector) for _ in range(sums)]
-        found, then = body(i, *held), builder.add(i, index(1))
-        zero = ir.Constant(self.vector, [0.0] * (WIDTH * self.group))
-        for variable, first, again in ((i, index(0), then), *((h, zero, f) for h, f in zip(held, found, strict=True))):
-            variable.add_incoming(first, before)
-            variable.add_incoming(again, loop)
-        builder.cbranch(builder.icmp_signed("<", then, builder.sdiv(self.d, index(self.group))), loop, after)
-        builder.position_at_end(after)
+        zero, groups = ir.Constant(self.vector, [0.0] * (WIDTH * self.group)), self.d.type(self.group)
+        found = repeat(self.builder, self.builder.sdiv(self.d, groups), [zero] * sums, body)
         return [self._folded(f) for f in found]
 
     def mean(self, total: Any) -> Any:
@@ -61,8 +49,7 @@ class _Row:
 
     def lanes(self, number: Any) -> Any:
         """One number broadcast to WIDTH lanes."""
-        one = self.builder.insert_element(ir.Constant(ir.VectorType(self.real, WIDTH), ir.Undefined), number, _INDEX(0))
-        return self.builder.shuffle_vector(one, one, order([0] * WIDTH))
+        return spread(self.builder, number, [0] * WIDTH)
 
     def spread(self, lanes: Any) -> Any:
         """(WIDTH,) repeated for every channel of a group."""

@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from resolvent.runtime.cfunc_numba import leaf
 from resolvent.runtime.team import pointer
-from resolvent.runtime.vectors_numba import WIDTH, across, plus_product
+from resolvent.runtime.vectors_numba import WIDTH, across, plus_product, repeat
 
 LAGS = 8  # per tile of a convolution's gradient
 _ROWS, _COLUMNS = 3, 4  # tile of a map's gradient
@@ -46,28 +46,21 @@ def _outer(R: int, V: int) -> Any:
 def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, int]) -> None:
     (a, gap_a), (b, gap_b), (out, row), (step_a, step_b), count = given
     (R, V), number = size, count.type
-    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    t, at_a, at_b = (builder.phi(number) for _ in range(3))
-    sums = [builder.phi(vector) for _ in range(R * V)]
 
     def load(base: Any, gap: Any, i: int) -> Any:
         at = builder.add(base, builder.mul(gap, number(i)))
         return builder.load(builder.inttoptr(at, vector.as_pointer()), align=4)
 
-    left, found = [load(at_a, gap_a, r) for r in range(R)], list(sums)
-    for v in range(V):  # one vector at a time next to those of a: there are sixteen registers
-        right = load(at_b, gap_b, v)
-        for r in range(R):
-            found[r * V + v] = plus_product(builder, sums[r * V + v], left[r], right)
-    then, zero = builder.add(t, number(1)), ir.Constant(vector, [0.0] * WIDTH)
-    moved = [(t, number(0), then), (at_a, a, builder.add(at_a, step_a)), (at_b, b, builder.add(at_b, step_b))]
-    for variable, first, again in (*moved, *((s, zero, f) for s, f in zip(sums, found, strict=True))):
-        variable.add_incoming(first, before)
-        variable.add_incoming(again, loop)
-    builder.cbranch(builder.icmp_signed("<", then, count), loop, after)
-    builder.position_at_end(after)
+    def body(_: Any, at_a: Any, at_b: Any, *sums: Any) -> list[Any]:
+        left, found = [load(at_a, gap_a, r) for r in range(R)], list(sums)
+        for v in range(V):  # one vector at a time next to those of a: there are sixteen registers
+            right = load(at_b, gap_b, v)
+            for r in range(R):
+                found[r * V + v] = plus_product(builder, sums[r * V + v], left[r], right)
+        return [builder.add(at_a, step_a), builder.add(at_b, step_b), *found]
+
+    zero = ir.Constant(vector, [0.0] * WIDTH)
+    _, _, *found = repeat(builder, count, [a, b, *[zero] * (R * V)], body)
     for r in range(R):
         place = builder.inttoptr(builder.add(out, builder.mul(row, number(r))), vector.element.as_pointer())
         _add_lanes(builder, found[r * V : (r + 1) * V], place)

@@ -16,7 +16,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from resolvent.runtime.cfunc_numba import leaf
-from resolvent.runtime.vectors_numba import WIDTH, each_vector, load, plus_product
+from resolvent.runtime.vectors_numba import WIDTH, load, plus_product, repeat
 
 
 def _pairs(combine: Any) -> Any:
@@ -27,14 +27,15 @@ def _pairs(combine: Any) -> Any:
         vector = ir.VectorType(like.type, WIDTH)
         a, b, to = (builder.inttoptr(builder.extract_value(places, k), vector.as_pointer()) for k in range(3))
 
-        def body(j: Any, _: Any) -> None:
+        def body(j: Any) -> list[Any]:
             re = builder.mul(j, j.type(2))
             im = builder.add(re, j.type(1))
             read = [(load(builder, array, re), load(builder, array, im)) for array in (a, b, to)]
             for value, place in zip(combine(builder, *read), (re, im), strict=True):
                 builder.store(value, builder.gep(to, [place]), align=4)
+            return []
 
-        each_vector(builder, builder.mul(p, p.type(WIDTH)), None, body)
+        repeat(builder, p, [], body)
         return context.get_dummy_value()
 
     def typed(context: Any, like: Any, places: Any, p: Any) -> Any:

@@ -22,7 +22,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from resolvent.runtime.cfunc_numba import leaf
-from resolvent.runtime.vectors_numba import WIDTH, plus_product
+from resolvent.runtime.vectors_numba import WIDTH, plus_product, repeat, spread
 
 PAD = 12  # zeros before each kernel, and the most rows of a convolution tile
 _ROWS, _VECTORS = 6, 2  # tile of a map: twelve sums, two vectors and a number fill sixteen registers
@@ -61,35 +61,20 @@ def _sums(builder: Any, vector: Any, given: tuple[Any, ...], size: tuple[int, in
     places = [place(r, v) for r in range(R) for v in range(V)]
     zero = ir.Constant(vector, [0.0] * WIDTH)
     starts = [builder.load(p, align=4) if onto else zero for p in places]
-    before, loop, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    p, at_A, at_x = (builder.phi(number) for _ in range(3))
-    sums = [builder.phi(vector) for _ in places]
-    vectors = [
-        builder.load(builder.inttoptr(builder.add(at_x, builder.mul(gap_x, number(v))), vector.as_pointer()), align=4)
-        for v in range(V)
-    ]
-    scalars = builder.inttoptr(at_A, vector.element.as_pointer())
-    found = []
-    for r in range(R):
-        factor = _spread(builder, builder.load(builder.gep(scalars, [ir.IntType(32)(r)])), vector)
-        found += [plus_product(builder, sums[r * V + v], factor, vectors[v]) for v in range(V)]
-    then = builder.add(p, number(1))
-    pairs = [(p, number(0), then), (at_A, A, builder.add(at_A, step_A)), (at_x, x, builder.add(at_x, step_x))]
-    for variable, first, again in (*pairs, *zip(sums, starts, found, strict=True)):
-        variable.add_incoming(first, before)
-        variable.add_incoming(again, loop)
-    builder.cbranch(builder.icmp_signed("<", then, depth), loop, after)
-    builder.position_at_end(after)
+
+    def body(_: Any, at_A: Any, at_x: Any, *sums: Any) -> list[Any]:
+        offsets = [builder.add(at_x, builder.mul(gap_x, number(v))) for v in range(V)]
+        vectors = [builder.load(builder.inttoptr(at, vector.as_pointer()), align=4) for at in offsets]
+        scalars, found = builder.inttoptr(at_A, vector.element.as_pointer()), []
+        for r in range(R):
+            one = builder.load(builder.gep(scalars, [ir.IntType(32)(r)]))
+            factor = spread(builder, one, [0] * WIDTH)
+            found += [plus_product(builder, sums[r * V + v], factor, vectors[v]) for v in range(V)]
+        return [builder.add(at_A, step_A), builder.add(at_x, step_x), *found]
+
+    _, _, *found = repeat(builder, depth, [A, x, *starts], body)
     for value, at in zip(found, places, strict=True):
         builder.store(value, at, align=4)
-
-
-def _spread(builder: Any, number: Any, vector: Any) -> Any:
-    index = ir.IntType(32)
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, index(0))
-    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(index, WIDTH), [index(0)] * WIDTH))
 
 
 def _by_rows(most: int, make: Callable[[int], Any]) -> Any:

@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from resolvent.lowering import columns
+from resolvent.lowering.eager import CURVES
 from resolvent.lowering.gpu import fused_torch
 from resolvent.lowering.gpu.fused_torch import Kept, Weights
 from resolvent.lowering.gpu.tiles import ROOMY
 from resolvent.lowering.program import Chain, Linear, Skip
 from resolvent.ops.filter import Filter
 from resolvent.runtime import chip
-from resolvent.runtime.fallback import ABSENT, left_to_torch
-from resolvent.runtime.launch import attempt
+from resolvent.runtime.fallback import ABSENT, left_to_torch, triton_module
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, outside_autocast
+from resolvent.runtime.trust import trust
 
 WIDEST = 128  # most channels for which a tile and the weights fit on a multiprocessor
 
@@ -38,7 +39,7 @@ def entry_weights(entry: Linear, norm: Chain, dtype: torch.dtype) -> Weights | N
         return None
     own, none = norm[0].module, ("none",) * 3
     bias = torch.zeros_like(own.bias) if entry.bias is None else entry.bias
-    low = W.detach().to(_wide(dtype))
+    low = W.detach().to(torch.promote_types(dtype, torch.float32))
     return _serve(Weights(own.eps, *none, dtype, W, bias, own.weight, own.bias, low, entry=True))
 
 
@@ -92,14 +93,7 @@ def _serve(w: Weights) -> Weights | None:
         left_to_torch(w.W, "fused blocks", f"{tuple(w.W.shape)} channels on a chip with {chip.capacity(w.W)} KiB")
         return None
     key = w.W.device.index, w.low.dtype, w.dtype, tuple(w.low.shape), w.act, w.final, w.sigma, w.entry, w.low_a is None
-    if key not in _proven:
-        _proven[key] = attempt(("fused blocks", *key), lambda: agrees(_triton(), w), lambda: False)
-        if not _proven[key]:
-            left_to_torch(w.W, "fused blocks", "this GPU, where a first pass differs or fails")
-    return w if _proven[key] else None
-
-
-_proven: dict[Any, bool] = {}
+    return w if trust(("fused blocks", *key), lambda: agrees(_triton(), w)) else None
 
 
 @torch.no_grad()
@@ -138,32 +132,15 @@ def _unfit(d: int, dtype: torch.dtype, single: bool) -> str | None:
 
 def _triton() -> Any:
     """The GPU's kernels, or None without Triton."""
-    try:
-        from resolvent.lowering.gpu import fused_triton
-    except ImportError:
-        return None
-    return fused_triton
+    return triton_module("lowering.gpu.fused_triton")
 
 
 def _ops(y: Tensor, w: Weights, learn: bool) -> Any:
     """The implementation after the convolution: kernels for attacks, for all passes, or torch."""
     if not y.is_cuda:
         return fused_torch
-    quick = None if learn else _attack()
+    quick = None if learn else triton_module("lowering.gpu.fused_attack")  # without parameter gradients
     return quick if quick is not None and quick.serves(y, w) else _triton()
-
-
-def _attack() -> Any:
-    """The kernels of passes without parameter gradients, or None without Triton."""
-    try:
-        from resolvent.lowering.gpu import fused_attack
-    except ImportError:
-        return None
-    return fused_attack
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class _PostNorm(torch.autograd.Function):
@@ -227,8 +204,8 @@ def plain_block(
     """The block in torch operations: the reference, also used for second derivatives."""
     y = conv.plain(h, *taps)
     if Wa is not None and ba is not None:
-        y = fused_torch.ACTS[w.sigma](_map(Wa, ba, y)) * y
-    z = h + fused_torch.ACTS[w.final](_map(W, bias, fused_torch.ACTS[w.act](y)))
+        y = CURVES[w.sigma](_map(Wa, ba, y)) * y
+    z = h + CURVES[w.final](_map(W, bias, CURVES[w.act](y)))
     return _norm(z, gamma, beta, w.eps)
 
 

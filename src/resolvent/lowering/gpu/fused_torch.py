@@ -8,24 +8,14 @@ and `backward` recomputes y -> u with autograd (on a GPU, where that is costly, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-ACTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda x: x,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-    "relu": F.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-}
+from resolvent.lowering.eager import CURVES
 
 
 @dataclass(frozen=True)
@@ -109,9 +99,9 @@ def backward(
 
 def _branch(y: Any, W: Any, bias: Any, Wa: Any, ba: Any, w: Any) -> Tensor:
     """final(u), or W g alone without a bias."""
-    v = y if Wa is None else ACTS[w.sigma](torch.addmm(ba[:, None].to(Wa.dtype), Wa, y)) * y
-    g = ACTS[w.act](v)
-    return ACTS[w.final](W @ g if bias is None else torch.addmm(bias[:, None].to(W.dtype), W, g))
+    v = y if Wa is None else CURVES[w.sigma](torch.addmm(ba[:, None].to(Wa.dtype), Wa, y)) * y
+    g = CURVES[w.act](v)
+    return CURVES[w.final](W @ g if bias is None else torch.addmm(bias[:, None].to(W.dtype), W, g))
 
 
 def normalise(z: Tensor, r: Tensor | None, affine: Tensor) -> tuple[Tensor, Tensor]:

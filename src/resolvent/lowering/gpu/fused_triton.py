@@ -15,10 +15,13 @@ import torch
 import triton
 from torch import Tensor
 
-from resolvent.lowering.gpu.fused_torch import ACTS, Kept, Weights
+from resolvent.lowering.eager import CURVES
+from resolvent.lowering.gpu.fused_torch import Kept, Weights
 from resolvent.lowering.gpu.fused_triton_kernels import backward_kernel, forward_kernel
 from resolvent.lowering.gpu.tiles import Tile, choose_tile, has_room
+from resolvent.ops.product import multiply
 from resolvent.runtime import chip
+from resolvent.runtime.launch import on_device
 
 KINDS = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4, "sigmoid": 5, "tanh": 6}
 HALF = {"gelu": 7}  # approximations hidden by half-precision rounding
@@ -34,7 +37,7 @@ def forward(y: Tensor, r: Tensor | None, w: Weights, keep: bool = True) -> tuple
     kept = _room(y, out, w) if keep else None
     r = None if r is None else r.contiguous()
     tile = _tile(w, 0, y)
-    with torch.cuda.device(y.device) if y.is_cuda else torch.no_grad():
+    with on_device(y):
         forward_kernel[(_programs(m, tile, y),)](
             y, *_steps(y), r, w.low, w.bias, w.gamma, w.beta, w.low_a, w.ba, out, *(kept or (None,) * 4), m, l,
             w.eps, d, c, **_kinds(w), HAS_R=r is not None, KEEP=keep, NARROW=_is_narrow(w), **_sizes(d, c, tile),
@@ -73,7 +76,7 @@ def backward(
     at = gy if y is None else y
     still = g.stride(2) == 0 and l % 16 == 0  # the gradient of a mean over time; rows are aligned
     g = g if still else g.contiguous()
-    with torch.cuda.device(unit.device) if unit.is_cuda else torch.no_grad():
+    with on_device(unit):
         backward_kernel[(programs,)](
             g, *g.stride()[:2], *kept, at, *_steps(at), w.low, w.bias, w.gamma, w.low_a, w.ba,
             gz, gy, *_steps(gy), gw, ga, sums, m, l, d, c,
@@ -91,18 +94,14 @@ def _find_gradients(sums: Tensor, gw: Tensor, ga: Tensor | None, y: Tensor, w: W
     gWa = None
     if ga is not None and w.low_a is not None and w.ba is not None:
         gWa = _product(ga.flatten(1), flat)
-        v = ACTS[w.sigma](torch.addmm(w.ba.to(v.dtype)[:, None], w.low_a, flat)) * flat
-    gW = _product(gw.flatten(1), ACTS[w.act](v))
+        v = CURVES[w.sigma](torch.addmm(w.ba.to(v.dtype)[:, None], w.low_a, flat)) * flat
+    gW = _product(gw.flatten(1), CURVES[w.act](v))
     return gW, sums[2], sums[0], sums[1], gWa, sums[3] if ga is not None else None
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """left right' over the columns, in float32."""
-    if left.dtype != right.dtype:
-        left = left.to(right.dtype)
-    if left.is_cuda and left.dtype != torch.float32:
-        return torch.mm(left, right.t(), out_dtype=torch.float32)
-    return left.float() @ right.t().float()
+    return multiply(left.to(right.dtype), right.t())
 
 
 def _like_entry(b: int, l: int, c: int, unit: Tensor) -> Tensor:

@@ -2,8 +2,7 @@
 
 from resolvent.ops.ascent.reference import sign_step
 
-__all__ = ["LEFT", "LEFT_2", "SIGNS", "TINY", "TOP", "TOP_2", "TURN", "sign_step"]
+__all__ = ["LEFT", "LEFT_2", "SIGNS", "TOP", "TOP_2", "TURN", "sign_step"]
 
-TINY = 1e-12  # keeps the ratio of DLR finite where the largest logits tie
 # Columns of a query's random numbers in Square; then follow the signs of the channels, and their ranks.
 TOP, LEFT, TOP_2, LEFT_2, TURN, SIGNS = range(6)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from resolvent.runtime.launch import attempt
+from resolvent.runtime.launch import attempt, on_device
 
 if TYPE_CHECKING:
     from resolvent.attacks.threat.region import Region
@@ -30,7 +30,7 @@ def _step(x: Tensor, grad: Tensor, answers: tuple[Tensor, Tensor], region: Regio
     low, high = (t.expand(x.shape).contiguous() for t in (region.low, region.high))
     length = size.to(x.dtype).expand(b, *[1] * (x.dim() - 1)).contiguous()
     k, moved = outputs[0].numel(), torch.empty_like(x, memory_format=torch.contiguous_format)
-    with torch.cuda.device(x.device) if x.is_cuda else torch.no_grad():
+    with on_device(x):
         step_kernel[(b,)](
             x.contiguous(), grad.contiguous(), losses, outputs, low, high, length, moved, n, k, BLOCK=BLOCK
         )

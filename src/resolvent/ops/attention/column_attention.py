@@ -49,11 +49,6 @@ def attend_backward(
     return gq, gk, gv
 
 
-def _steps(x: Tensor) -> Tensor:
-    """(c, b, l) as (b, l, c)."""
-    return x.permute(1, 2, 0)
-
-
 def _channels(x: Tensor) -> Tensor:
     """(c, b, l) as (b, c, l)."""
     return x.permute(1, 0, 2)

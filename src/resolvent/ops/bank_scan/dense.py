@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from resolvent.ops.bank_scan.operation import CLOSE, STEPS, choose_steps, load_kernels
-from resolvent.ops.blocked import operation as blocked
+from resolvent.ops.bank_scan.operation import (
+    CLOSE,
+    STEPS,
+    Making,
+    choose_steps,
+    load_kernels,
+    run_blocks,
+    run_scan,
+)
 from resolvent.ops.blocked.operation import Blocks
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.dense import flat_blocks, form_blocks
 from resolvent.runtime import chip
 from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
-from resolvent.runtime.transforms import (
-    by_graph_only,
-    gradients_by_graph,
-    is_traced,
-    is_untransformed,
-    outside_autocast,
-)
+from resolvent.runtime.transforms import is_traced, is_untransformed
 
 ROOM = 160  # KiB of a program with a matrix of 128 reals, as reported by the compiler
 
@@ -40,30 +41,23 @@ def serves_dense(x: Tensor, h0: Tensor | None, s: int) -> bool:
     return choose("dense_bank_scan", CANDIDATES, x.device, x.dtype) is not nothing
 
 
-class Making(NamedTuple):
-    """How the tables of a pass are made from tensors, which receive gradients."""
-
-    make: Callable[[Sequence[Tensor]], Any]  # the kernels' tables
-    slopes: Callable[[Sequence[Tensor], Tensor], Sequence[Tensor | None]]  # from the product that the kernels give
-    plain: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # `flat_blocks` in torch operations
-
-
 def dense_bank_scan(
     blocks: Blocks, x: Tensor, h0: Tensor | None, lengths: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """y (b, l, d), zero beyond `lengths`, and the state (b, d, s) at each sequence's end; tables of T steps."""
-    making = Making(lambda flat: _join(flat, dtype), _split, lambda flat: flat)
+    making = make_dense(lambda own: _join(own, dtype), _split, lambda own: own, lengths)
     return run_scan(making, None, x, h0, lengths, flat_blocks(blocks, copy=False))
 
 
-def run_scan(
-    making: Making, tables: Any, x: Tensor, h0: Tensor | None, lengths: Tensor | None, own: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """The same from given tables, or tables made from `own`."""
-    lengths = None if lengths is None else lengths.to(x.device)
-    h0 = None if h0 is None else h0.contiguous()
-    y, end = _DenseBankScan.apply(making, tables, lengths, x, h0, *own)
-    return y, end
+def make_dense(
+    make: Callable[[Sequence[Tensor]], Any],
+    slopes: Callable[[Sequence[Tensor], Tensor], Sequence[Tensor | None]],
+    flat: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    lengths: Tensor | None,
+) -> Making:
+    """From the kernels' tables, the gradients of `own` from the kernels' product, and `flat_blocks` of `own`."""
+    by_torch = lambda x, h0, own: run_by_torch(flat(own), x, h0, lengths)  # noqa: E731
+    return Making(make, lambda own, found: slopes(own, found[0]), by_torch)
 
 
 def steps_of(x: Tensor, h0: Tensor | None) -> int:
@@ -75,39 +69,7 @@ def run_by_torch(
     tables: Sequence[Tensor], x: Tensor, h0: Tensor | None, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The same in torch operations, differentiable to every order."""
-    padding = None if lengths is None else (torch.arange(x.shape[1], device=x.device) >= lengths[:, None])[..., None]
-    u = x if padding is None else x.masked_fill(padding, 0)
-    y, end = blocked.run(form_blocks(list(tables)), u, h0, lengths, by_hand=False)
-    return y if padding is None else y.masked_fill(padding, 0), end
-
-
-class _DenseBankScan(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, making: Making, tables: Any, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *own: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        tables = making.make(own) if tables is None else tables
-        y, end, kept = load_kernels().run(tables, x, h0, lengths)
-        learn = any(ctx.needs_input_grad[5:])
-        ctx.save_for_backward(x, h0, lengths, *tables[:3], kept.rows if learn else None, *own)
-        ctx.set_materialize_grads(False)
-        ctx.making = making
-        return y, end
-
-    @staticmethod
-    @outside_autocast
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        x, h0, lengths, ahead, back, whole, rows, *own = ctx.saved_tensors
-        making, kernels = ctx.making, load_kernels()
-        if by_graph_only(*gradients):
-            run = lambda x, h0, *own: run_by_torch(making.plain(own), x, h0, lengths)  # noqa: E731
-            return *(None,) * 3, *gradients_by_graph(run, (x, h0, *own), gradients, ctx.needs_input_grad[3:])
-        tables, kept = kernels.Tables(ahead, back, whole, True), kernels.Rows(rows, lengths, x.shape)
-        gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
-        g_end = None if gradients[1] is None else gradients[1].contiguous()
-        gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[4])
-        slopes = (None,) * len(own) if found is None else making.slopes(own, found[0])
-        return None, None, None, gx, g_h0, *slopes
+    return run_blocks(form_blocks(list(tables)), x, h0, lengths)
 
 
 def _split(flat: Sequence[Tensor], product: Tensor) -> list[Tensor | None]:

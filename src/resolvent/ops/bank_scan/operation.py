@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.blocked import operation as blocked
+from resolvent.ops.blocked.operation import Blocks
 from resolvent.ops.blocked.tables import diagonal_blocks
 from resolvent.ops.modes.operation import Modes, Source
-from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
+from resolvent.runtime.dispatch import Candidate, choose, lazily, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
     gradients_by_graph,
@@ -52,26 +53,23 @@ def serves(source: Any, x: Tensor, h0: Tensor | None) -> bool:
 
 
 def bank_scan(
-    source: Source,
-    x: Tensor,
-    h0: Tensor | None,
-    lengths: Tensor | None,
-    delay: bool,
-    dtype: torch.dtype,
+    source: Source, x: Tensor, h0: Tensor | None, lengths: Tensor | None, delay: bool, dtype: torch.dtype,
     keep: Callable[[str, Callable[[], Any]], Any],
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """y (b, l, d) in x's dtype, zero beyond `lengths`, and the state (b, d, s) at each sequence's end in float32.
 
     h0 (b, d, s) or None. `keep(key, make)` gives the tables cached in `frozen()`, or None outside it: they are then
     made in the pass, with gradients for the parameters.
     """
-    T = choose_steps(x.shape[1], h0 is not None)
+    T, kernels, kind = choose_steps(x.shape[1], h0 is not None), load_kernels(), source.modes.kind
     plan = Plan(source.modes, source.option, T, delay, dtype)
-    tables = keep(f"bank {T} {dtype} {delay}", lambda: _make_tables(plan, source.parameters))
-    lengths = None if lengths is None else lengths.to(x.device)
-    h0 = None if h0 is None else h0.contiguous()
-    y, end = _BankScan.apply(plan, tables, lengths, x, h0, *source.parameters)
-    return y, end
+    making = Making(
+        lambda own: kernels.make_tables(kind, own, T, delay, dtype),
+        lambda own, found: kernels.parameter_gradients(kind, own, found, T, delay),
+        lambda x, h0, own: run_by_torch(plan, x, h0, lengths, own),
+    )
+    tables = keep(f"bank {T} {dtype} {delay}", lambda: making.make(source.parameters))
+    return run_scan(making, tables, x, h0, lengths, source.parameters)
 
 
 def choose_steps(l: int, starts: bool) -> int:
@@ -80,8 +78,22 @@ def choose_steps(l: int, starts: bool) -> int:
     return next((T for T in reversed(fitting) if l <= T), fitting[0])
 
 
-def _make_tables(plan: Plan, parameters: Sequence[Tensor]) -> Any:
-    return load_kernels().make_tables(plan.modes.kind, parameters, plan.T, plan.delay, plan.dtype)
+class Making(NamedTuple):
+    """How the tables of a pass are made from tensors, which receive gradients."""
+
+    make: Callable[[Sequence[Tensor]], Any]  # the kernels' tables
+    slopes: Callable[[Sequence[Tensor], Any], Sequence[Tensor | None]]  # from the product and parts that kernels give
+    by_torch: Callable[..., tuple[Tensor, Tensor]]  # (x, h0, tensors): the pass in torch operations
+
+
+def run_scan(
+    making: Making, tables: Any, x: Tensor, h0: Tensor | None, lengths: Tensor | None, own: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """y and the last states from given tables, or tables made from `own`."""
+    lengths = None if lengths is None else lengths.to(x.device)
+    h0 = None if h0 is None else h0.contiguous()
+    y, end = _BankScan.apply(making, tables, lengths, x, h0, *own)
+    return y, end
 
 
 def run_by_torch(
@@ -91,58 +103,52 @@ def run_by_torch(
     bank = plan.modes.bank(parameters, plan.option)
     own = parameters[0].dtype
     tables = diagonal_blocks(bank, blocked.block_length(x.shape[1]), own, plan.delay, by_hand=False)
+    y, end = run_blocks(tables, x.to(own), h0, lengths)
+    return y.to(x.dtype), end
+
+
+def run_blocks(blocks: Blocks, x: Tensor, h0: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """y (b, l, d), zero beyond `lengths`, and the state at each sequence's end, in torch operations."""
     if lengths is None:
-        padding = None
-        u = x.to(own)
-    else:
-        padding = (torch.arange(x.shape[1], device=x.device) >= lengths[:, None])[..., None]
-        u = x.to(own).masked_fill(padding, 0)
-    y, end = blocked.run(tables, u, h0, lengths, by_hand=False)
-    return (y if padding is None else y.masked_fill(padding, 0)).to(x.dtype), end
+        return blocked.run(blocks, x, h0, by_hand=False)
+    padding = (torch.arange(x.shape[1], device=x.device) >= lengths.to(x.device)[:, None])[..., None]
+    y, end = blocked.run(blocks, x.masked_fill(padding, 0), h0, lengths, by_hand=False)
+    return y.masked_fill(padding, 0), end
 
 
 class _BankScan(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, tables: Any, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *parameters: Tensor
+        ctx: Any, making: Making, tables: Any, lengths: Tensor | None, x: Tensor, h0: Tensor | None, *own: Tensor
     ) -> tuple[Tensor, Tensor]:
-        kernels = load_kernels()
-        if tables is None:
-            tables = _make_tables(plan, parameters)
-        y, end, kept = kernels.run(tables, x, h0, lengths)
+        tables = making.make(own) if tables is None else tables
+        y, end, kept = load_kernels().run(tables, x, h0, lengths)
         learn = any(ctx.needs_input_grad[5:])
-        ctx.save_for_backward(x, h0, lengths, *tables[:3], kept.rows if learn else None, *parameters)
-        ctx.plan = plan
+        ctx.save_for_backward(x, h0, lengths, *tables[:3], kept.rows if learn else None, *own)
+        ctx.making, ctx.dense = making, tables.dense
         ctx.set_materialize_grads(False)
         return y, end
 
     @staticmethod
     @outside_autocast
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        x, h0, lengths, ahead, back, whole, rows, *parameters = ctx.saved_tensors
-        plan, kernels = ctx.plan, load_kernels()
-        tables = kernels.Tables(ahead, back, whole)
-        gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
+        x, h0, lengths, ahead, back, whole, rows, *own = ctx.saved_tensors
+        making, kernels = ctx.making, load_kernels()
         if by_graph_only(*gradients):
-            run = lambda x, h0, *own: run_by_torch(plan, x, h0, lengths, own)  # noqa: E731
-            found = gradients_by_graph(run, (x, h0, *parameters), gradients, ctx.needs_input_grad[3:])
-            return *(None,) * 3, *found
+            run = lambda x, h0, *own: making.by_torch(x, h0, own)  # noqa: E731
+            return *(None,) * 3, *gradients_by_graph(run, (x, h0, *own), gradients, ctx.needs_input_grad[3:])
+        tables, kept = kernels.Tables(ahead, back, whole, ctx.dense), kernels.Rows(rows, lengths, x.shape)
+        gy = torch.zeros_like(x) if gradients[0] is None else gradients[0]
         g_end = None if gradients[1] is None else gradients[1].contiguous()
-        kept = kernels.Rows(rows, lengths, x.shape)
         gx, g_h0, found = kernels.gradients(tables, kept, gy, g_end, start=ctx.needs_input_grad[4])
-        slopes: list[Tensor | None] = [None] * len(parameters)
-        if found is not None:
-            slopes[:] = kernels.parameter_gradients(plan.modes.kind, parameters, found, plan.T, plan.delay)
+        slopes = (None,) * len(own) if found is None else making.slopes(own, found)
         return None, None, None, gx, g_h0, *slopes
 
 
 # -- where the kernels run ---------------------------------------------------------------------------------------------
 
 
-def load_kernels() -> Any:
-    from resolvent.ops.bank_scan import triton as bank_triton
-
-    return bank_triton
+load_kernels = lazily("ops.bank_scan.triton")
 
 
 def agrees(kernels: Any, modes: Modes, device: torch.device, dtype: torch.dtype) -> bool:

@@ -11,8 +11,8 @@ from resolvent.ops.blocked.tables import (
     inside,
     links,
     narrow,
-    reals,
 )
+from resolvent.ops.pairs import reals
 
 __all__ = [
     "Blocks", "DenseBank", "DiagonalBank", "as_state", "block_length", "deinterleave", "dense_blocks",

@@ -129,7 +129,7 @@ def form_states(h: Tensor, lam: Tensor) -> Tensor:
 
 def as_reals(h: Tensor) -> Tensor:
     """(..., n) as (..., s) again."""
-    return torch.view_as_real(h).flatten(-2) if h.is_complex() else h
+    return torch.view_as_real(h.resolve_conj()).flatten(-2) if h.is_complex() else h
 
 
 # -- choice of the kernel ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resolvent.ops.blocked.carry import as_reals, dense_along, form_states
 from resolvent.ops.linear_scan import linear_scan
-from resolvent.runtime.dispatch import choose, triton_or
+from resolvent.runtime.dispatch import choose, lazily, triton_or
 
 WIDEST = 128  # widest dense state whose matrix fits in a program's registers
 Chain = Callable[[Tensor, Tensor, Tensor, bool], None]
@@ -53,12 +53,6 @@ def _torch_chain(whole: Tensor, z: Tensor, out: Tensor, reverse: bool) -> None:
     out.copy_(along(whole, shifted, reverse))
 
 
-def _load_chain() -> Chain:
-    from resolvent.ops.blocked.carry_triton import chain
-
-    return chain
-
-
 def _probe_chain(kernel: Chain, device: torch.device, dtype: torch.dtype) -> bool:
     """A real, a complex and a dense A^T, both directions, over three blocks."""
     z = torch.linspace(-1, 1, 60, device=device, dtype=dtype)
@@ -83,4 +77,4 @@ def _probe_chain(kernel: Chain, device: torch.device, dtype: torch.dtype) -> boo
     )
 
 
-_CHAIN = triton_or(_torch_chain, _load_chain, _probe_chain)
+_CHAIN = triton_or(_torch_chain, lazily("ops.blocked.carry_triton", "chain"), _probe_chain)

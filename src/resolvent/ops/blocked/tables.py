@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.blocked.carry import form_states
+from resolvent.ops.blocked.carry import as_reals, form_states
 from resolvent.ops.blocked.operation import Blocks, DenseCarry, DiagonalCarry
 from resolvent.ops.pairs import Number, Pair
 from resolvent.runtime.transforms import by_graph_only, gradients_by_graph, is_untransformed, outside_autocast
@@ -68,13 +68,17 @@ def diagonal_blocks(
 
     `by_hand`: use hand-written gradients, valid only without transforms; None checks.
     """
-    now = first_number(bank, delay)
-    if T > 1 and (is_untransformed() if by_hand is None else by_hand):
-        made = _Tables.apply(bank.lam, bank.weight, now.to(dtype), bank.gain, T, delay)
-    else:
-        made = diagonal_tables(bank, now.to(dtype), T, delay)
-    toeplitz, M_in, M_out, powers, whole = made
-    return Blocks(toeplitz, M_in, M_out, DiagonalCarry(powers, whole))
+    by_hand = is_untransformed() if by_hand is None else by_hand
+    toeplitz, M_in, M_out, *powers = make_tables(bank, first_number(bank, delay).to(dtype), T, delay, by_hand)
+    return Blocks(toeplitz, M_in, M_out, DiagonalCarry(*powers))
+
+
+def make_tables(bank: DiagonalBank, now: Tensor, T: int, delay: bool, by_hand: bool) -> tuple[Tensor, ...]:
+    """`diagonal_tables`, with hand-written gradients if asked."""
+    if T == 1 or not by_hand:
+        return diagonal_tables(bank, now, T, delay)
+    made: tuple[Tensor, ...] = _Tables.apply(bank.lam, bank.weight, now, bank.gain, T, delay)
+    return made
 
 
 def first_number(bank: DiagonalBank, delay: bool) -> Tensor:
@@ -97,7 +101,7 @@ def _ends(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -
     lower = torch.cat([torch.ones_like(powers[:, :1]), powers[:, :-1]], 1)  # lam^0 .. lam^{T-1}
     M_out = _read_out(narrow(bank.weight, dtype)[:, None] * (lower if delay else powers))
     M_in = lower.flip(1) if bank.gain is None else narrow(bank.gain, dtype)[:, None] * lower.flip(1)
-    return reals(M_in), M_out, powers, whole
+    return as_reals(M_in), M_out, powers, whole
 
 
 def links(bank: DiagonalBank | DenseBank, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -216,7 +220,7 @@ def _double(bank: DenseBank, T: int, delay: bool = False) -> tuple[list[Tensor],
 def _response(M_out: Tensor, bank: DiagonalBank) -> Tensor:
     """The output of each row of M_out (d, T, s) for the state after a unit input, (d, T)."""
     if bank.gain is not None:
-        return (M_out @ reals(bank.gain).to(M_out.dtype)[..., None])[..., 0]
+        return (M_out @ as_reals(bank.gain).to(M_out.dtype)[..., None])[..., 0]
     return (M_out[..., ::2] if bank.lam.is_complex() else M_out).sum(-1)  # the state is 1 + 0i
 
 
@@ -252,11 +256,6 @@ def _chain(lam: Tensor, count: int) -> Tensor:
     return powers
 
 
-def reals(z: Tensor) -> Tensor:
-    """Complex (..., n) as real (..., 2n), real and imaginary parts interleaved; real z unchanged."""
-    return torch.view_as_real(z.resolve_conj()).flatten(-2) if z.is_complex() else z
-
-
 def as_state(end: Tensor, whole: Tensor) -> Tensor:
     """Reals (b, d, s) as a layer's complex or real state; `whole` is A^T of its carry."""
     return deinterleave(end) if whole.dim() == 3 or whole.is_complex() else end
@@ -270,7 +269,7 @@ def deinterleave(reals: Tensor) -> Tensor:
 
 def _read_out(weight: Tensor) -> Tensor:
     """The real row w with w . reals(h) = Re(weight h)."""
-    return reals(weight.conj())
+    return as_reals(weight.conj())
 
 
 def _first_column(kernel: Tensor, D: Tensor | None, delay: bool) -> Tensor:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,10 +21,11 @@ from torch import Tensor
 from resolvent.ops import plain
 from resolvent.ops.blocked import operation as blocked
 from resolvent.ops.blocked.operation import BLOCK, Blocks
-from resolvent.ops.blocked.tables import DiagonalBank, diagonal_tables, first_number, table_gradients
+from resolvent.ops.blocked.tables import DiagonalBank, first_number, make_tables
 from resolvent.ops.library import register
-from resolvent.ops.pairs import Pair, join_pairs, stack_parts
-from resolvent.runtime.transforms import gradients_by_graph, refuses_operators
+from resolvent.ops.opaque import Opaque
+from resolvent.ops.pairs import join_pairs, stack_parts
+from resolvent.runtime.transforms import gradients_by_graph, is_recorded, is_untransformed
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,7 @@ class PairCarry:
     def by(self, h: Tensor, steps: Tensor) -> Tensor:
         """A^steps h for h (d, b, s), 1 <= steps <= T, one for each sequence (b,)."""
         power = self.powers[:, steps - 1]  # (d, b, n, 2) or (d, b, n)
-        if power.dim() == 3:
-            return power * h
-        z = h.unflatten(-1, (-1, 2))
-        turned = Pair(power[..., 0], power[..., 1]) * Pair(z[..., 0], z[..., 1])
-        return stack_parts(turned).flatten(-2)
+        return plain.times(power, h, power.dim() == 4)
 
 
 def block_length(length: int) -> int:
@@ -57,10 +53,9 @@ def block_length(length: int) -> int:
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """The tables of a bank with numbers as pairs, or real."""
     now = first_number(bank, delay)
-    gain = None if bank.gain is None else stack_parts(bank.gain)
-    make = _tables_of if refuses_operators() else _tables
-    made = make(stack_parts(bank.lam), stack_parts(bank.weight), now.to(dtype), gain, T, delay)
-    toeplitz, M_in, M_out, powers, whole = made
+    given = [stack_parts(bank.lam), stack_parts(bank.weight), now.to(dtype)]
+    given += [] if bank.gain is None else [stack_parts(bank.gain)]
+    toeplitz, M_in, M_out, powers, whole = _TABLES.operator(given, "", T, delay)
     return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
 
 
@@ -88,68 +83,21 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = N
 # -- the tables --------------------------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("resolvent::diagonal_tables", mutates_args=())
-def _tables(
-    lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tuple(_tables_of(lam, weight, now, gain, T, delay))  # type: ignore[return-value]
+def _make_tables(given: Sequence[Tensor], _: str, T: int, delay: bool) -> list[Tensor]:
+    lam, weight, now, *gain = given
+    bank = DiagonalBank(join_pairs(lam, 3), join_pairs(weight, 3), gain=join_pairs(gain[0], 3) if gain else None)
+    by_hand = is_untransformed() and not is_recorded(lam)
+    return [stack_parts(t).contiguous() for t in make_tables(bank, now, T, delay, by_hand)]
 
 
-def _tables_of(lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool) -> list[Tensor]:
-    return [stack_parts(t).contiguous() for t in diagonal_tables(_bank(lam, weight, gain), now, T, delay)]
+def tables_shapes(given: Sequence[Tensor], T: int, like: int) -> list[tuple[int, ...]]:
+    """Those of Toeplitz, M_in, M_out, powers and A^T, where given[like] is (d, n) or in pairs (d, n, 2)."""
+    d, n, *number = given[like].shape
+    s = 2 * n if number else n
+    return [(d, T, T), (d, T, s), (d, T, s), (d, T, n, *number), (d, n, *number)]
 
 
-def _bank(lam: Tensor, weight: Tensor, gain: Tensor | None) -> DiagonalBank:
-    made = [None if t is None else join_pairs(t, 3) for t in (lam, weight, gain)]
-    assert made[0] is not None
-    assert made[1] is not None
-    return DiagonalBank(made[0], made[1], gain=made[2])
-
-
-@_tables.register_fake
-def _(
-    lam: Tensor, weight: Tensor, now: Tensor, gain: Tensor | None, T: int, delay: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    (d, n), pair = lam.shape[:2], lam.shape[2:]
-    s = n * 2 if pair else n
-    shapes = (d, T, T), (d, T, s), (d, T, s), (d, T, n, *pair), (d, n, *pair)
-    toeplitz, M_in, M_out, powers, whole = (now.new_empty(shape) for shape in shapes)
-    return toeplitz, M_in, M_out, powers, whole
-
-
-@torch.library.custom_op("resolvent::diagonal_tables_backward", mutates_args=())
-def _tables_backward(
-    lam: Tensor, weight: Tensor, gain: Tensor | None, powers: Tensor, g: list[Tensor], delay: bool
-) -> list[Tensor]:
-    whole_pair = powers.dim() == 4
-    asked = [*g[:3], *(torch.view_as_complex(t.contiguous()) if whole_pair else t for t in g[3:])]
-    table = torch.view_as_complex(powers) if whole_pair else powers
-    found = table_gradients(_bank(lam, weight, gain), table, asked, delay)
-    return [stack_parts(t).contiguous() for t in found if t is not None]
-
-
-@_tables_backward.register_fake
-def _(lam: Tensor, weight: Tensor, gain: Tensor | None, powers: Tensor, g: list[Tensor], delay: bool) -> list[Tensor]:
-    d = lam.shape[0]
-    found = [torch.empty_like(lam), torch.empty_like(weight), powers.new_empty(d, 1)]
-    return found if gain is None else [*found, torch.empty_like(gain)]
-
-
-def _tables_saved(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    lam, weight, now, gain, ctx.T, ctx.delay = inputs
-    ctx.save_for_backward(lam, weight, now, gain, output[3])
-
-
-def _tables_gradients(ctx: Any, *g: Tensor) -> tuple[Tensor | None, ...]:
-    lam, weight, now, gain, powers = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        again = partial(_tables_of, T=ctx.T, delay=ctx.delay)
-        return *gradients_by_graph(again, (lam, weight, now, gain), g, ctx.needs_input_grad[:4]), None, None
-    found = _tables_backward(lam, weight, gain, powers, [t.contiguous() for t in g], ctx.delay)
-    return *found, *(None,) * (6 - len(found))
-
-
-register(_tables, _tables_backward, _tables_gradients, _tables_saved)
+_TABLES = Opaque("diagonal_tables", _make_tables, lambda given, _, T, delay: tables_shapes(given, T, 0))
 
 
 # -- the pass ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import plain
-from resolvent.ops.modes.opaque import Opaque
+from resolvent.ops.opaque import Opaque
 from resolvent.runtime.transforms import is_traced
 
 

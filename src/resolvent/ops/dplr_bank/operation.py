@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.bank_scan.dense import Making, has_room, run_scan, serves_dense, steps_of
-from resolvent.ops.bank_scan.operation import STEPS
+from resolvent.ops.bank_scan.dense import has_room, make_dense, serves_dense, steps_of
+from resolvent.ops.bank_scan.operation import STEPS, run_scan
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
 from resolvent.ops.modes.dense import DenseSource, flat_blocks
-from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
+from resolvent.runtime.dispatch import Candidate, choose, lazily, nothing, triton_or
 from resolvent.runtime.transforms import is_traced, is_untransformed
 
 MakeBank = Callable[..., DenseBank]  # (parameters, option)
@@ -51,10 +51,11 @@ def dplr_scan(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `bank_scan` for S4's systems: y (b, l, d) and the state (b, d, s) at each sequence's end."""
     T, kernels = steps_of(x, h0), load()
-    making = Making(
+    making = make_dense(
         lambda own: kernels.make_tables(own, T, delay, dtype),
         lambda own, product: kernels.parameter_gradients(own, product, T, delay),
         lambda own: flat_blocks(dense_blocks(source.make(own, source.option), T, own[0].dtype, delay)),
+        lengths,
     )
     tables = keep(f"dplr {T} {dtype} {delay}", lambda: making.make(source.parameters))
     return run_scan(making, tables, x, h0, lengths, source.parameters)
@@ -63,10 +64,7 @@ def dplr_scan(
 # -- where the kernels run ---------------------------------------------------------------------------------------------
 
 
-def load() -> Any:
-    from resolvent.ops.dplr_bank import triton as dplr_triton
-
-    return dplr_triton
+load = lazily("ops.dplr_bank.triton")
 
 
 def example(device: torch.device, rank: int, d: int = 16, n: int = 32) -> list[Tensor]:

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from resolvent.ops.blocked.carry import form_states
 from resolvent.ops.blocked.chain import along, chain
-from resolvent.ops.filter.convolution import HALF
 from resolvent.ops.filter.operation import Filter
 from resolvent.ops.filter.toeplitz import Link, Toeplitz, plain_product, toeplitz
+from resolvent.ops.product import multiply
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Chained(Filter):
             return first
         M_in, M_out, whole = self.links
         h, gamma = self._before(u, split), self._after(g, split)  # (d, b, m, s)
-        into, out = _multiply(u.mT, _flat(gamma, u.dtype)), _multiply(g.mT, _flat(h, g.dtype))
+        into, out = multiply(u.mT, _flat(gamma, u.dtype)), multiply(g.mT, _flat(h, g.dtype))
         return *first, into.to(M_in.dtype), out.to(M_out.dtype), _of_whole(whole, h, gamma)
 
     def plain(self, x: Tensor, *learned: Tensor) -> Tensor:
@@ -105,13 +105,13 @@ class Chained(Filter):
     def _before(self, u: Tensor, split: tuple[int, int], dtype: torch.dtype | None = None) -> Tensor:
         """The states before each block (d, b, m, s), in the carry's dtype, or another."""
         M_in, _ = self.tables()
-        z = _multiply(u, M_in).unflatten(1, split)
+        z = multiply(u, M_in).unflatten(1, split)
         return chain(self.links[2], z, dtype or z.dtype)
 
     def _after(self, g: Tensor, split: tuple[int, int], dtype: torch.dtype | None = None) -> Tensor:
         """The gradients of the states after each block (d, b, m, s)."""
         _, M_out = self.tables()
-        z = _multiply(g, M_out).unflatten(1, split)
+        z = multiply(g, M_out).unflatten(1, split)
         whole = self.links[2]
         back = whole.mT if whole.dim() == 3 else whole.conj()
         return chain(back, z, dtype or z.dtype, reverse=True)
@@ -123,13 +123,6 @@ def make_chained(kernel: Tensor, links: tuple[Tensor, ...], dtype: torch.dtype) 
     made = Chained(toeplitz(kernel, dtype), links, cache(lambda: tuple(t.to(dtype) for t in low)))
     made.tables()  # now rather than during a pass
     return made
-
-
-def _multiply(x: Tensor, M: Tensor) -> Tensor:
-    """x M in float32 at least."""
-    if x.dtype not in HALF:
-        return torch.bmm(x, M)
-    return torch.bmm(x, M, out_dtype=torch.float32) if x.is_cuda else torch.bmm(x.float(), M.float())
 
 
 def _flat(h: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,8 +10,6 @@ rounded values and the remainders; a product of two such sums, in three parts, h
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 import triton
@@ -20,7 +18,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from resolvent.ops.filter.toeplitz_triton_kernels import diagonal_kernel, gradient_kernel, product_kernel, table_kernel
 from resolvent.runtime import chip
-from resolvent.runtime.launch import attempt, on_device
+from resolvent.runtime.launch import on_device
+from resolvent.runtime.trust import trust
 
 SIZE = 128  # steps of a slice
 ROWS = 128  # sequences per tile
@@ -41,15 +40,8 @@ def takes(like: Tensor, size: int, dtype: torch.dtype) -> bool:
 
 def _is_proven(like: Tensor, dtype: torch.dtype) -> bool:
     """On a chip with less shared memory than the kernels were written for, whether a first product is right."""
-    if chip.capacity(like) >= 227:
-        return True
-    key = like.device.index, dtype
-    if key not in _proven:
-        _proven[key] = attempt(("Toeplitz products", *key), lambda: agrees(like.device, dtype), lambda: False)
-    return _proven[key]
-
-
-_proven: dict[Any, bool] = {}
+    kind = "Toeplitz products", like.device.index, dtype
+    return chip.capacity(like) >= 227 or trust(kind, lambda: agrees(like.device, dtype))
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ def _graph_grads(
 ) -> tuple[Tensor | None, Tensor]:
     """(∂a or None, ∂b) as a graph of differentiable operations."""
     a, h, h0, reset = saved
-    gamma = _adjoint(scan, g, a if reset is None else clear_starts(a, reset), reverse) if h.numel() else g
+    gamma = adjoint(scan, g, a if reset is None else clear_starts(a, reset), reverse) if h.numel() else g
     if not for_a:
         return None, gamma
     if h.numel() == 0:
@@ -54,7 +54,7 @@ def previous(h: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
     return torch.cat((h[..., 1:, :], first), -2) if reverse else torch.cat((first, h[..., :-1, :]), -2)
 
 
-def _adjoint(scan: Callable[..., Tensor], g: Tensor, a: Tensor, reverse: bool) -> Tensor:
+def adjoint(scan: Callable[..., Tensor], g: Tensor, a: Tensor, reverse: bool) -> Tensor:
     """γ: the scan of g in the other direction with the conjugate multiplier of the next step."""
     a = a.conj().resolve_conj()
     if a.shape[-2] > 1:

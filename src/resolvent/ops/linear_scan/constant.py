@@ -9,18 +9,15 @@ are not expanded over time, which halves the reads of a general scan. The gradie
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from resolvent.ops.linear_scan.operation import linear_scan
-from resolvent.runtime.fallback import ABSENT, left_to_torch
+from resolvent.runtime.fallback import kernels
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import gradients_by_graph, outside_autocast
-
-QUICK = (torch.bfloat16, torch.float32)
 
 
 def constant_scan(lam: Tensor, v: Tensor) -> Tensor:
@@ -41,17 +38,7 @@ def constant_reference(lam: Tensor, v: Tensor) -> Tensor:
 
 def _triton(v: Tensor) -> Any:
     """The GPU's kernels, or None where they do not apply."""
-    if not v.is_cuda:
-        return None
-    if v.dtype not in QUICK:
-        left_to_torch(v, "the scan with constant multipliers", str(v.dtype), logging.INFO)
-        return None
-    try:
-        from resolvent.ops.linear_scan import constant_triton
-    except ImportError:
-        left_to_torch(v, "the scan with constant multipliers", ABSENT)
-        return None
-    return constant_triton
+    return kernels("linear_scan", "constant", v, op="the scan with constant multipliers")
 
 
 class _ConstantScan(torch.autograd.Function):

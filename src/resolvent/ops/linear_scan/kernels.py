@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.linear_scan.adjoint import previous
+from resolvent.ops.linear_scan.adjoint import adjoint, previous
 from resolvent.ops.linear_scan.checks import HALF
 from resolvent.ops.linear_scan.packed import clear_starts
 from resolvent.ops.linear_scan.reference import reference_scan
@@ -52,10 +52,7 @@ def compose_backward(scan: Kernel) -> Kernel:
     """The backward kernel made of a forward kernel and elementwise operations."""
 
     def backward(g: Tensor, a: Tensor, h: Tensor, h0: Tensor | None, reverse: bool) -> tuple[Tensor, Tensor]:
-        after = a.conj().resolve_conj()
-        if a.shape[-2] > 1:
-            after = after.roll(1 if reverse else -1, -2)
-        gamma = scan(after, g, None, not reverse)
+        gamma = adjoint(scan, g, a, reverse)
         ga = gamma * previous(h, h0, reverse).conj()
         return sum_to(ga, a.shape), gamma
 

@@ -19,12 +19,12 @@ from numba import types
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
-from resolvent.runtime.vectors_numba import WIDTH, each_vector, load, order, plus_product, put
+from resolvent.runtime.vectors_numba import WIDTH, load, order, plus_product, put, repeat
 
 _SWAP, _EVEN, _ODD = ([(k & ~1) + part if part < 2 else k ^ 1 for k in range(WIDTH)] for part in (2, 0, 1))
 
 
-def _row(addresses: int, update: Callable[..., None]) -> Any:
+def _row(addresses: int, update: Callable[..., list[Any]]) -> Any:
     """row(like, addresses, count) in compiled code: `update` for each vector of `count` numbers of `like`'s dtype.
 
     `count` is a positive multiple of WIDTH.
@@ -35,7 +35,7 @@ def _row(addresses: int, update: Callable[..., None]) -> Any:
             like, where, count = args
             vector = ir.VectorType(like.type, WIDTH)
             at = [builder.inttoptr(builder.extract_value(where, k), vector.as_pointer()) for k in range(addresses)]
-            each_vector(builder, count, None, lambda i, _: update(builder, i, *at))
+            repeat(builder, builder.sdiv(count, count.type(WIDTH)), [], lambda i: update(builder, i, *at))
             return context.get_dummy_value()
 
         return types.void(like, types.UniTuple(types.int64, addresses), types.int64), generate
@@ -61,9 +61,10 @@ def _plus_pairs(sign: float) -> Product:
 def _step(product: Product) -> Any:
     """h = b + a before."""
 
-    def update(builder: Any, i: Any, a: Any, b: Any, before: Any, h: Any) -> None:
+    def update(builder: Any, i: Any, a: Any, b: Any, before: Any, h: Any) -> list[Any]:
         value = product(builder, load(builder, b, i), load(builder, a, i), load(builder, before, i))
         builder.store(value, builder.gep(h, [i]), align=4)
+        return []
 
     return _row(4, update)
 
@@ -71,7 +72,7 @@ def _step(product: Product) -> Any:
 def _adjoint(product: Product, summed: bool = False, streamed: bool = False) -> Any:
     """gb = gamma = g + carry; ga = conj(before) gamma, or that added to ga; carry = conj(a) gamma."""
 
-    def update(builder: Any, i: Any, g: Any, a: Any, before: Any, carry: Any, ga: Any, gb: Any) -> None:
+    def update(builder: Any, i: Any, g: Any, a: Any, before: Any, carry: Any, ga: Any, gb: Any) -> list[Any]:
         gamma = builder.fadd(load(builder, g, i), load(builder, carry, i), flags=("contract",))
         zero = ir.Constant(gamma.type, [0.0] * WIDTH)
         found = product(builder, load(builder, ga, i) if summed else zero, load(builder, before, i), gamma)
@@ -79,6 +80,7 @@ def _adjoint(product: Product, summed: bool = False, streamed: bool = False) -> 
         builder.store(after, builder.gep(carry, [i]), align=4)
         for value, place in ((found, ga), (gamma, gb)):
             put(builder, value, builder.gep(place, [i]), streamed)
+        return []
 
     return _row(6, update)
 

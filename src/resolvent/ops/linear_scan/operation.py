@@ -25,6 +25,7 @@ from resolvent.ops.linear_scan import checks
 from resolvent.ops.linear_scan.adjoint import gradients, previous
 from resolvent.ops.linear_scan.kernels import backward_kernel, forward_kernel, marked_backward, marked_forward
 from resolvent.ops.linear_scan.packed import clear_starts, forgetting
+from resolvent.ops.pairs import reals
 from resolvent.runtime.memory import resolve
 from resolvent.runtime.transforms import forward_mode, is_batched, is_traced, is_transformed
 
@@ -70,16 +71,11 @@ def _run_promoted(a: Tensor, b: Tensor, h0: Tensor | None, reverse: bool, reset:
     h0 = None if h0 is None else h0.to(inner)
     if inner.is_complex and not a.is_complex():
         # a real multiplier acts on the real and imaginary parts alike: half the work of a complex one
-        parts = split(b)  # (..., l, 2n)
+        parts = reals(b)  # (..., l, 2n)
         twice = a.to(parts.dtype).unsqueeze(-1).expand(*a.shape, 2).flatten(-2)  # (..., l or 1, 2n)
-        h = _scan(twice, parts, None if h0 is None else split(h0), reverse, reset)
+        h = _scan(twice, parts, None if h0 is None else reals(h0), reverse, reset)
         return torch.view_as_complex(h.unflatten(-1, (-1, 2)))
     return _scan(a.to(inner), b, h0, reverse, reset).to(result)
-
-
-def split(z: Tensor) -> Tensor:
-    """Complex (..., n) as real (..., 2n), real and imaginary parts interleaved."""
-    return torch.view_as_real(z.resolve_conj()).flatten(-2)
 
 
 # -- routing -----------------------------------------------------------------------------------------------------------

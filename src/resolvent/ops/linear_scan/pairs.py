@@ -15,13 +15,14 @@ from resolvent.ops import plain
 from resolvent.ops.library import fresh, register
 from resolvent.ops.linear_scan import operation
 from resolvent.ops.linear_scan.adjoint import previous
+from resolvent.ops.pairs import reals
 from resolvent.runtime.transforms import is_traced
 
 
 def pair_scan(lam: Tensor, v: Tensor, h0: Tensor | None = None, reverse: bool = False) -> Tensor:
     """All states h (..., l, 2p), for h0 (..., 2p)."""
     if not is_traced(v):
-        return operation.split(operation.linear_scan(_join(lam), *_all(v, h0), reverse))
+        return reals(operation.linear_scan(_join(lam), *_all(v, h0), reverse))
     if plain.is_chosen():
         return plain.pair_scan(lam, v, h0, reverse)
     h: Tensor = _scan(lam, v, h0, reverse)
@@ -45,7 +46,7 @@ def _join(pairs: Tensor) -> Tensor:
 def _scan(lam: Tensor, v: Tensor, h0: Tensor | None, reverse: bool) -> Tensor:
     numbers, start = _all(v, h0)
     a = _join(lam).reshape((1,) * (v.dim() - 1) + (-1,))
-    return operation.split(operation.forward_states(a, numbers, start, reverse)).contiguous()
+    return reals(operation.forward_states(a, numbers, start, reverse)).contiguous()
 
 
 @torch.library.custom_op("resolvent::pair_scan_backward", mutates_args=())
@@ -53,7 +54,7 @@ def _scan_backward(g: Tensor, lam: Tensor, h: Tensor, h0: Tensor | None, reverse
     a = _join(lam).reshape((1,) * (h.dim() - 1) + (-1,))
     states, start = _all(h, h0)
     ga, gv = operation.backward_states(_numbers(g), a, states, start, reverse)
-    return torch.view_as_real(ga.resolve_conj()).reshape(lam.shape).contiguous(), operation.split(gv).contiguous()
+    return torch.view_as_real(ga.resolve_conj()).reshape(lam.shape).contiguous(), reals(gv).contiguous()
 
 
 _scan.register_fake(lambda lam, v, *rest: fresh(v))

@@ -62,7 +62,7 @@ def store_words(at: tl.tensor, first: tl.tensor, second: tl.tensor, mask: tl.ten
 
 
 @triton.jit
-def _times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: tl.constexpr) -> tl.tensor:
+def times(ar: tl.tensor, ai: tl.tensor, br: tl.tensor, bi: tl.tensor, COMPLEX: tl.constexpr) -> tl.tensor:
     if COMPLEX:
         re = ar * br - ai * bi
         im = ar * bi + ai * br
@@ -77,7 +77,7 @@ def scan_tile(  # type: ignore[no-untyped-def]
     ar, ai, br, bi, hr, hi, begin, COMPLEX: tl.constexpr, PAIRS: tl.constexpr, FLIP: tl.constexpr,
 ):  # fmt: skip
     """Products and states of a tile (BN, steps) with initial state h (BN,) at the column marked by `begin`."""
-    er, ei = _times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
+    er, ei = times(ar, ai, hr[:, None], hi[:, None], COMPLEX)
     br = tl.where(begin, br + er, br)
     bi = tl.where(begin, bi + ei, bi)
     if COMPLEX:
@@ -228,11 +228,11 @@ def scan_kernel(  # type: ignore[no-untyped-def]
         if COMPLEX or PAIRS:
             hi = at_end(yi, end)
         if ENDS:
-            pr, pi = _times(at_end(qr, end), at_end(qi, end), pr, pi, COMPLEX)
+            pr, pi = times(at_end(qr, end), at_end(qi, end), pr, pi, COMPLEX)
         else:
             store_words(out + base + tile, yr, yi, valid)
         if GRADIENT:
-            gr, gi = _times(yr, yi, sr, -si if COMPLEX else si, COMPLEX)
+            gr, gi = times(yr, yi, sr, -si if COMPLEX else si, COMPLEX)
             if PACKED:
                 gr = tl.where((mark & 1) != 0, 0.0, gr)
                 gi = tl.where((mark & 1) != 0, 0.0, gi)

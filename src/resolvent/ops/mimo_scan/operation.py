@@ -24,7 +24,7 @@ from torch.nn.functional import linear
 
 from resolvent.ops.linear_scan.pairs import pair_scan
 from resolvent.ops.product import multiply
-from resolvent.runtime.dispatch import Candidate, choose, nothing, triton_or
+from resolvent.runtime.dispatch import Candidate, choose, lazily, nothing, triton_or
 from resolvent.runtime.transforms import (
     by_graph_only,
     gradients_by_graph,
@@ -150,16 +150,7 @@ def _turn_back(lam: Tensor, gamma: Tensor) -> Tensor:
 # -- where the kernels run ---------------------------------------------------------------------------------------------
 
 
-def _load() -> Any:
-    from resolvent.ops.mimo_scan import triton as mimo_triton
-
-    return mimo_triton
-
-
-def _rows() -> Any:
-    from resolvent.ops.mimo_scan import rows_triton
-
-    return rows_triton
+_load, _rows = lazily("ops.mimo_scan.triton"), lazily("ops.mimo_scan.rows_triton")
 
 
 def _probe(kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:

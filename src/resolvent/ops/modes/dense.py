@@ -9,7 +9,7 @@ from torch import Tensor
 
 from resolvent.ops.blocked.operation import Blocks, DenseCarry
 from resolvent.ops.blocked.tables import DenseBank, dense_blocks
-from resolvent.ops.modes.opaque import Opaque, Parameters
+from resolvent.ops.opaque import Opaque, Parameters
 from resolvent.runtime.transforms import is_traced, is_untransformed
 
 

@@ -27,7 +27,7 @@ LOWEST, HIGHEST = tl.constexpr(-40.0), tl.constexpr(30.0)  # `ssm.discretise.pos
 LARGEST = tl.constexpr(1.0 - 8 * torch.finfo(torch.float32).eps)  # `layers.mimo.inside_disc`
 
 
-def tables(parameters: Sequence[Tensor], option: str) -> list[Tensor]:
+def tables(parameters: Sequence[Tensor], option: str, *size: int) -> list[Tensor]:
     """lam_bar (p, 2), W_in (2p, d) and W_out (d, 2p) of float32 parameters, the last of them B (p, d, 2) and C."""
     own, B, C, how = _unpack(parameters, option)
     made = [B.new_empty(shape) for shape in _shapes(B)]
@@ -36,7 +36,7 @@ def tables(parameters: Sequence[Tensor], option: str) -> list[Tensor]:
     return made
 
 
-def slopes(parameters: Sequence[Tensor], g: Sequence[Tensor | None], option: str) -> list[Tensor]:
+def slopes(parameters: Sequence[Tensor], g: Sequence[Tensor | None], option: str, *size: int) -> list[Tensor]:
     """The parameters' gradients from those of the tables."""
     own, B, _, how = _unpack(parameters, option)
     found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in parameters]

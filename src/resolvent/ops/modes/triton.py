@@ -6,8 +6,9 @@ Imported by the dispatcher only, because Triton is not required.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from resolvent.ops.blocked.tables import largest
 from resolvent.ops.modes import triton_kernels as kernels
-from resolvent.ops.modes.operation import Kind, Made, Maker
+from resolvent.ops.modes.operation import Kind
 from resolvent.ops.modes.response_kernels import response_gradient_kernel, response_kernel
 from resolvent.runtime.launch import on_device
 
@@ -25,29 +26,36 @@ ROWS = 16  # powers at a time
 STRETCH = 64  # the same for a response
 
 
+class Maker(NamedTuple):
+    """Tables of parameters, and the parameters' gradients from those of the tables; neither records a graph."""
+
+    tables: Callable[..., list[Tensor]]  # (parameters, option, T, delay)
+    slopes: Callable[..., list[Tensor]]  # (parameters, gradients of the tables or None, option, T, delay)
+
+
 def maker(kind: Kind) -> Maker:
-    return Maker(lambda *given: _tables(kind, *given), lambda *given: _gradients(kind, *given))
+    return Maker(partial(_tables, kind), partial(_slopes, kind))
 
 
-def _tables(kind: Kind, parameters: Sequence[Tensor], option: str, T: int, delay: bool) -> Made:
+def _tables(kind: Kind, parameters: Sequence[Tensor], option: str, T: int, delay: bool) -> list[Tensor]:
     own, D, (d, n), like = unpack_parameters(kind, parameters)
     number = () if kind is Kind.EMA else (2,)
     s = n * (2 if number else 1)
     shapes = (d, T, T), (d, T, s), (d, T, s), (d, T, n, *number), (d, n, *number)
-    toeplitz, M_in, M_out, powers, whole = made = [like.new_empty(shape) for shape in shapes]
+    made = [like.new_empty(shape) for shape in shapes]
     with on_device(like):
         kernels.tables_kernel[(d,)](
-            *own, None if delay else D, toeplitz, None, *made[1:], n, T, T, s, s, largest_logarithm(like),
+            *own, None if delay else D, made[0], None, *made[1:], n, T, T, s, s, largest_logarithm(like),
             **kernel_sizes(kind, own, n, T, delay),
         )  # fmt: skip
-    return toeplitz, M_in, M_out, powers, whole
+    return made
 
 
-def _gradients(
-    kind: Kind, parameters: Sequence[Tensor], powers: Tensor, g: Sequence[Tensor | None], option: str, delay: bool
+def _slopes(
+    kind: Kind, parameters: Sequence[Tensor], g: Sequence[Tensor | None], option: str, T: int, delay: bool
 ) -> list[Tensor]:
     own, D, (d, n), like = unpack_parameters(kind, parameters)
-    T, s = powers.shape[1], n * (1 if kind is Kind.EMA else 2)
+    s = n * (1 if kind is Kind.EMA else 2)
     asked = [None if t is None else t.contiguous() for t in g]
     found, out, last = empty_gradients(kind, parameters, d, like, None if delay else D)
     with on_device(like):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.linear_scan.constant import constant_reference, constant_scan
-from resolvent.runtime.dispatch import Candidate, choose, everywhere, nothing, use
+from resolvent.runtime.dispatch import Candidate, choose, everywhere, lazily, nothing, use
 from resolvent.runtime.fallback import left_to_torch
 from resolvent.runtime.launch import attempt
 from resolvent.runtime.transforms import gradients_by_graph, outside_autocast
@@ -92,10 +92,7 @@ def _triton(x: Tensor) -> Any:
     return _load()
 
 
-def _load() -> Any:
-    from resolvent.ops.projected_scan import triton as projected_triton
-
-    return projected_triton
+_load = lazily("ops.projected_scan.triton")
 
 
 def _probe(kernel: Any, device: torch.device, dtype: torch.dtype) -> bool:

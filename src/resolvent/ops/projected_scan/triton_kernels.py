@@ -16,10 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _times(ar, ai, br, bi):  # type: ignore[no-untyped-def]
-    return ar * br - ai * bi, ar * bi + ai * br
+from resolvent.ops.modes.triton_kernels import times
 
 
 @triton.jit
@@ -58,7 +55,7 @@ def _split_segments(v, T: tl.constexpr, SEG: tl.constexpr, BP: tl.constexpr):  #
 def _scan_segments(vr, vi, sr, si, lr, li, T: tl.constexpr, SEG: tl.constexpr, BP: tl.constexpr):  # type: ignore[no-untyped-def]
     """All states of every segment that starts from s (1, SEG, BP)."""
     first = tl.arange(0, T)[:, None, None] == 0
-    er, ei = _times(lr, li, sr, si)
+    er, ei = times(lr, li, sr, si)
     vr, vi = tl.where(first, vr + er, vr), tl.where(first, vi + ei, vi)
     ar, ai = tl.broadcast_to(lr, (T, SEG, BP)), tl.broadcast_to(li, (T, SEG, BP))
     _, _, hr, hi = tl.associative_scan((ar, ai, vr, vi), 0, _join)
@@ -74,11 +71,11 @@ def _states(vr, vi, hr, hi, lr, li, pr, pi, BACK: tl.constexpr, T: tl.constexpr,
     first = tl.arange(0, SEG)[None, :, None] == (SEG - 1 if BACK else 0)
     ends = (tl.where(first, er, 0.0), tl.where(first, ei, 0.0), tl.where(first, 0.0, er), tl.where(first, 0.0, ei))
     ar, ai, br, bi = tl.reduce(ends, 1, _sums, keep_dims=True)  # each (1, 1, BP): used by both segments
-    mr, mi = _times(pr, pi, hr, hi)
+    mr, mi = times(pr, pi, hr, hi)
     mr += ar
     mi += ai
     yr, yi = _scan_segments(vr, vi, tl.where(first, hr, mr), tl.where(first, hi, mi), lr, li, T, SEG, BP)
-    hr, hi = _times(pr, pi, mr, mi)
+    hr, hi = times(pr, pi, mr, mi)
     return yr, yi, hr + br, hi + bi
 
 
@@ -118,7 +115,7 @@ def projected_kernel(  # type: ignore[no-untyped-def]
         li = -li
     pr, pi = lr, li
     for _ in tl.static_range(LOG_T):
-        pr, pi = _times(pr, pi, pr, pi)
+        pr, pi = times(pr, pi, pr, pi)
     hr, hi = tl.zeros((1, SEG, BP), tl.float32), tl.zeros((1, SEG, BP), tl.float32)
     if LEARN:
         total_r, total_i = tl.zeros((1, SEG, BP), tl.float32), tl.zeros((1, SEG, BP), tl.float32)

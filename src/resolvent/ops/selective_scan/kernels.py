@@ -20,7 +20,7 @@ from torch import Tensor
 
 from resolvent.ops.selective_scan.inputs import Inputs, accumulator, cast, make_steps, undo_steps
 from resolvent.ops.selective_scan.reference import selective_reference
-from resolvent.runtime.dispatch import Candidate, available, choose
+from resolvent.runtime.dispatch import Candidate, available, choose, lazily
 
 FORWARD, BACKWARD = "selective_scan", "selective_scan_backward"
 
@@ -81,28 +81,8 @@ def backward(
 # -- the candidates ----------------------------------------------------------------------------------------------------
 
 
-def _load_numba(name: str) -> Callable[..., Any]:
-    from resolvent.ops.selective_scan import numba as selective_numba
-
-    return getattr(selective_numba, name)
-
-
-def _load_triton(name: str) -> Callable[..., Any]:
-    from resolvent.ops.selective_scan import triton as selective_triton
-
-    return getattr(selective_triton, name)
-
-
-def _load_torch(name: str) -> Callable[..., Any]:
-    from resolvent.ops.selective_scan import torch as selective_chunked
-
-    return getattr(selective_chunked, name)
-
-
-def _load_reference(name: str) -> Callable[..., Any]:
-    from resolvent.ops.selective_scan import loop as selective_loop
-
-    return getattr(selective_loop, name)
+def _load(backend: str, name: str) -> Callable[[], Any]:
+    return lazily(f"ops.selective_scan.{backend}", name)
 
 
 def _tiny(device: torch.device, dtype: torch.dtype) -> Inputs:
@@ -128,7 +108,7 @@ def _probe_backward(kernel: Callable[..., Any], device: torch.device, dtype: tor
     start = x.u[:, :2]
     gy, gh = torch.ones_like(x.u), torch.ones_like(start)
     saved = start.transpose(1, 2)[:, None].contiguous()  # three steps are one chunk
-    want = _load_reference("backward")(x, saved, gy, gh, False)
+    want = _load("loop", "backward")()(x, saved, gy, gh, False)
     return all(_near(g, w) for g, w in zip(kernel(x, saved, gy, gh, False), want, strict=True))
 
 
@@ -151,14 +131,14 @@ def _on_gpu(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 FORWARD_CANDIDATES = (
-    Candidate("triton", _on_gpu, lambda: _load_triton("forward"), _probe_forward),
-    Candidate("numba", _on_cpu, lambda: _load_numba("forward"), _probe_forward),
-    Candidate("torch", _anywhere, lambda: _load_torch("forward"), _probe_forward),
-    Candidate("reference", _anywhere, lambda: _load_reference("forward"), _probe_forward),
+    Candidate("triton", _on_gpu, _load("triton", "forward"), _probe_forward),
+    Candidate("numba", _on_cpu, _load("numba", "forward"), _probe_forward),
+    Candidate("torch", _anywhere, _load("torch", "forward"), _probe_forward),
+    Candidate("reference", _anywhere, _load("loop", "forward"), _probe_forward),
 )
 BACKWARD_CANDIDATES = (
-    Candidate("triton", _on_gpu, lambda: _load_triton("backward"), _forward_is_right),
-    Candidate("numba", _on_cpu, lambda: _load_numba("backward"), _probe_backward),
-    Candidate("torch", _anywhere, lambda: _load_torch("backward"), _probe_backward),
-    Candidate("reference", _anywhere, lambda: _load_reference("backward"), _probe_backward),
+    Candidate("triton", _on_gpu, _load("triton", "backward"), _forward_is_right),
+    Candidate("numba", _on_cpu, _load("numba", "backward"), _probe_backward),
+    Candidate("torch", _anywhere, _load("torch", "backward"), _probe_backward),
+    Candidate("reference", _anywhere, _load("loop", "backward"), _probe_backward),
 )

@@ -19,7 +19,7 @@ from resolvent.ops.linear_scan.relay.reports import (
     take_ticket,
     times_real,
 )
-from resolvent.ops.linear_scan.triton_kernels import join_complex, join_real, load_words, open_words, store_words
+from resolvent.ops.linear_scan.triton_kernels import join_complex, join_real, load_words, open_words, store_words, times
 from resolvent.runtime.launch import quick_jit
 
 
@@ -79,14 +79,6 @@ def _carry(ar, ai, hr, hi, br, bi, COMPLEX: tl.constexpr):  # type: ignore[no-un
         return carry_complex(ar, ai, hr, hi, br, bi)
     else:
         return carry_real(ar, hr, br), carry_real(ai, hi, bi)
-
-
-@triton.jit
-def _times(ar, ai, br, bi, COMPLEX: tl.constexpr):  # type: ignore[no-untyped-def]
-    if COMPLEX:
-        return ar * br - ai * bi, ar * bi + ai * br
-    else:
-        return ar * br, ai * bi
 
 
 @quick_jit(do_not_specialize=["unit"])
@@ -168,7 +160,7 @@ def relay_kernel(  # type: ignore[no-untyped-def]
         )  # fmt: skip
         hr, hi = tl.where(c == 0, hr, kr), tl.where(c == 0, hi, ki)
     er, ei = _carry(sr, si, hr[None, None, :], hi[None, None, :], er, ei, COMPLEX)
-    er, ei = _times(ar, ai, er, ei, COMPLEX)
+    er, ei = times(ar, ai, er, ei, COMPLEX)
     br = tl.where(begin, br + er, br)
     bi = tl.where(begin, bi + ei, bi)
     _, _, yr, yi = _join_steps(ar, ai, br, bi, COMPLEX, PAIRS)
@@ -180,7 +172,7 @@ def relay_kernel(  # type: ignore[no-untyped-def]
             first = t == (0 if DOWN else l - 1)
             ur = tl.where(first, xr[None, None, :], ur)
             ui = tl.where(first, xi[None, None, :], ui)
-        gr, gi = _times(yr, yi, ur, -ui if COMPLEX else ui, COMPLEX)
+        gr, gi = times(yr, yi, ur, -ui if COMPLEX else ui, COMPLEX)
         if PACKED:
             gr = tl.where((mark & 1) != 0, 0.0, gr)
             gi = tl.where((mark & 1) != 0, 0.0, gi)

@@ -10,7 +10,6 @@ for forward and backward (`kernels`), they run instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -30,23 +29,26 @@ Shapes = Callable[[Parameters, str, int, bool], list[tuple[int, ...]]]
 class Opaque:
     """`make` as an operation `resolvent::<name>`; created once, at its layer's definition.
 
-    `load` imports GPU kernels, `tables(parameters, option)` and `slopes(parameters, g, option)`; they are probed
-    with parameters of the shapes `given` and with `options`. `is_large`: intermediate values of `make` are not saved.
+    `load` imports GPU kernels, `tables(parameters, option, T, delay)` and `slopes(parameters, g, option, T, delay)`;
+    they are probed with the parameters of `example`, `options`, and T and delay from `sizes`; with a delay the last
+    parameter, D, is left out. `exactly`: they support these options alone. `is_large`: intermediate values of `make`
+    are not saved.
     """
 
     def __init__(
-        self, name: str, make: Make, shapes: Shapes, load: Any = None, given: Any = (), options: Sequence[str] = (),
+        self, name: str, make: Make, shapes: Shapes, load: Any = None, example: Callable[[], Parameters] = tuple,
+        options: Sequence[str] = (), sizes: Sequence[tuple[int, bool]] = ((0, False),), exactly: bool = False,
         is_large: bool = False,
     ) -> None:  # fmt: skip
         self.is_large = is_large
         self.make, self.shapes, self.known, self.name = make, shapes, dict[Any, Any](), name
         self._operator = _operator(name, self)
-        self._given, self._options = given, options
+        self._example, self._options, self._sizes, self._exactly = example, options, sizes, exactly
         self._candidates = () if load is None else triton_or(nothing, load, self.agrees)
 
-    def kernels(self, like: Tensor) -> Any:
+    def kernels(self, like: Tensor, option: str) -> Any:
         """The GPU kernels, or None."""
-        if not self._candidates or not like.is_cuda:
+        if not self._candidates or not like.is_cuda or (self._exactly and option not in self._options):
             return None
         found: Any = choose(self.name, self._candidates, like.device, like.dtype)
         return None if found is nothing else found
@@ -54,14 +56,15 @@ class Opaque:
     def agrees(self, kernels: Any, device: torch.device, dtype: torch.dtype) -> bool:
         """Whether they agree with `make` in tables and gradients."""
         pairs: list[tuple[Tensor, Tensor]] = []
-        for option in self._options:
-            own = [_wave(s, device, dtype).sub(1).requires_grad_() for s in self._given]
+        for how in ((option, *size) for option in self._options for size in self._sizes):
+            given = [p.to(device, dtype).requires_grad_() for p in self._example()]
+            own = given[:-1] if how[2] else given
             with as_run(), recording():
-                made = self.make(own, option, 0, False)
-            g = [_wave(t.shape, device, dtype) for t in made]
-            pairs += zip(kernels.tables(own, option), made, strict=True)
+                made = self.make(own, *how)
+            g = [_wave(t) for t in made]
+            pairs += zip(kernels.tables(own, *how), made, strict=True)
             slopes = _differentiate(own, made, g, list(range(len(g))), False)
-            pairs += zip(kernels.slopes(own, g, option), slopes, strict=True)
+            pairs += zip(kernels.slopes(own, g, *how), slopes, strict=True)
         return all(torch.allclose(x, y, 1e-4, 1e-5 * float(y.detach().abs().max() + 1)) for x, y in pairs)
 
     def operator(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
@@ -77,16 +80,16 @@ class Opaque:
         While the surrounding pass is recorded, by the calls themselves: its graph saves what gradients need, without
         host time. If that would be much memory, the function is recomputed for its gradients.
         """
-        if recorded._recording and not self.is_large and self.kernels(parameters[0]) is None:
+        if recorded._recording and not self.is_large and self.kernels(parameters[0], option) is None:
             with as_run():
                 return [t.contiguous() for t in self.make(parameters, option, T, delay)]
         return list(_Opaque.apply(self, option, T, delay, *parameters))
 
     def run(self, parameters: Parameters, option: str, T: int, delay: bool) -> list[Tensor]:
         """The tables without a graph."""
-        kernels = self.kernels(parameters[0])
+        kernels = self.kernels(parameters[0], option)
         if kernels is not None:
-            return list(kernels.tables(parameters, option))
+            return list(kernels.tables(parameters, option, T, delay))
 
         def run(own: list[Tensor], _: Any) -> list[Tensor]:
             with as_run():
@@ -105,9 +108,9 @@ class Opaque:
         self, parameters: Parameters, g: Sequence[Tensor | None], option: str, T: int, delay: bool
     ) -> list[Tensor]:
         """The parameters' gradients from those of the tables, without a graph of their own."""
-        kernels = self.kernels(parameters[0])
+        kernels = self.kernels(parameters[0], option)
         if kernels is not None:
-            return list(kernels.slopes(parameters, g, option))
+            return list(kernels.slopes(parameters, g, option, T, delay))
         asked = [i for i, t in enumerate(g) if t is not None]
         count = len(parameters)
 
@@ -126,8 +129,8 @@ class Opaque:
         return run(own, None) if found is None else found
 
 
-def _wave(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    return torch.sin(torch.arange(prod(shape), device=device, dtype=dtype) ** 1.5).view(*shape)
+def _wave(like: Tensor) -> Tensor:
+    return torch.sin(torch.arange(like.numel(), device=like.device, dtype=like.dtype) ** 1.5).view(like.shape)
 
 
 class _Opaque(torch.autograd.Function):
