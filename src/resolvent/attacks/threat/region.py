@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ class Region:
         return Bounds(flat.low, flat.high)
 
     def select(self, index: Tensor) -> Region:
-        low, high, free = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high, self.free))
+        low, high, free = (rows_of(v, index) for v in (self.low, self.high, self.free))
         down, up = (None if v is None else v[index] for v in (self.down, self.up))
         return Region(self.norm, self.x[index], self.eps[index], low, high, down, up, free)
 
@@ -121,8 +122,12 @@ class Bounds:
         return x_adv if self.low is None or self.high is None else x_adv.clamp(self.low, self.high)
 
     def select(self, index: Tensor) -> Bounds:
-        low, high = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high))
-        return Bounds(low, high)
+        return Bounds(rows_of(self.low, index), rows_of(self.high, index))
+
+
+def rows_of(value: Any, index: Tensor) -> Any:
+    """These rows of a tensor (b, ...); one of a single row, which all samples share, and None stay."""
+    return value if value is None or value.shape[0] == 1 else value[index]
 
 
 def _rows(bound: Tensor, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.attacks.threat.region import Region
+from resolvent.attacks.threat.region import Region, rows_of
 from resolvent.attacks.threat.shape import Shape, align_time, find_heaviest, keep_band
 
 _ROUNDS = 12  # of Dykstra's projections: steps of an attack need no more
@@ -32,8 +32,7 @@ class Limits:
     scale: Tensor | None
 
     def select(self, index: Tensor) -> Limits:
-        low, high, scale = (v if v is None or len(v) == 1 else v[index] for v in (self.low, self.high, self.scale))
-        return Limits(low, high, scale)
+        return Limits(*(rows_of(v, index) for v in (self.low, self.high, self.scale)))
 
 
 @dataclass(frozen=True, eq=False)

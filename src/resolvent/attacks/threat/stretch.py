@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.attacks.threat.region import Region, inward
+from resolvent.attacks.threat.region import Region, inward, rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,7 @@ class Stretch:
         return low.clamp_max(0.0), high.clamp_min(0.0)
 
     def select(self, index: Tensor) -> Stretch:
-        scale, low, high = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.scale, self.low, self.high))
-        assert scale is not None
-        return Stretch(self.x[index], scale, low, high)
+        return Stretch(self.x[index], *(rows_of(v, index) for v in (self.scale, self.low, self.high)))
 
     def flat(self) -> Stretch:
         """The same for points (b, n)."""
