@@ -142,10 +142,10 @@ class Boundary:
         return self._ask(points, everyone.repeat(len(there))).view(len(there), -1)
 
     def _ask(self, points: Tensor, who: Tensor) -> Tensor:
-        """Which points of the samples `who` are misclassified; NaN is no answer."""
+        """Which points of the samples `who` are misclassified; NaN and infinity are no answer."""
         lengths = None if self.rows.lengths is None else self.rows.lengths[who]
         logits = self.victim.forward(points, lengths)
-        none = logits.isnan().any(1)
+        none = ~torch.isfinite(logits).all(1)
         self.found.queries.index_add_(0, self.at[who], torch.ones_like(who))
         self.found.non_finite[self.at[who[none]]] = True
         return ~none & (logits.argmax(1) != self.rows.y[who])
