@@ -80,11 +80,6 @@ class Region:
                            for v in (self.low, self.high, self.free))  # fmt: skip
         return replace(self, x=self.x.flatten(1), low=low, high=high, free=free)
 
-    def cut(self) -> Bounds:
-        """Its bounds alone, for points (b, n) known to be in the ball."""
-        flat = self.flat()
-        return Bounds(flat.low, flat.high)
-
     def select(self, index: Tensor) -> Region:
         low, high, free = (rows_of(v, index) for v in (self.low, self.high, self.free))
         down, up = (None if v is None else v[index] for v in (self.down, self.up))
@@ -109,20 +104,6 @@ class Region:
     def _length(self, delta: Tensor) -> Tensor:
         order = 2 if self.norm == "l2" else 1
         return torch.linalg.vector_norm(delta, order, dim=1, keepdim=True, dtype=torch.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """The allowed values of points (b, n): clipping to them moves towards x, so that no norm can grow."""
-
-    low: Tensor | None  # (1 or b, n)
-    high: Tensor | None
-
-    def project(self, x_adv: Tensor) -> Tensor:
-        return x_adv if self.low is None or self.high is None else x_adv.clamp(self.low, self.high)
-
-    def select(self, index: Tensor) -> Bounds:
-        return Bounds(rows_of(self.low, index), rows_of(self.high, index))
 
 
 def rows_of(value: Any, index: Tensor) -> Any:
