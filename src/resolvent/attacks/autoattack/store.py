@@ -127,7 +127,7 @@ def jsonable(value: Any) -> Any:
         return [jsonable(item) for item in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    return getattr(value, "__name__", re.sub(" at 0x[0-9a-f]+", "", repr(value)))  # no address: a resumed one has others
+    return getattr(value, "__name__", re.sub(" at 0x[0-9a-f]+", "", repr(value)))  # an address is new in each process
 
 
 def _has_digest(piece: Path) -> bool:

@@ -10,12 +10,12 @@ the nearest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from resolvent.attacks.threat.ball import norm_of
 from resolvent.attacks.threat.region import Region, rows_of
 from resolvent.attacks.threat.shape import Shape, align_time, find_heaviest, keep_band
 
@@ -37,16 +37,15 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class ShapedRegion(Region):
-    """`unshaped` is the region without the shape; `measure` is the size of perturbations in its norm, (b,)."""
+    """`unshaped` is the region without the shape."""
 
     unshaped: Region
     shape: Shape
     limits: Limits
-    measure: Callable[[Limits, Tensor], Tensor]
 
     @classmethod
-    def around(cls, ball: Region, shape: Shape, limits: Limits, measure: Callable[..., Tensor]) -> ShapedRegion:
-        return cls(ball.norm, ball.x, ball.eps, None, None, None, None, ball.free, ball, shape, limits, measure)
+    def around(cls, ball: Region, shape: Shape, limits: Limits) -> ShapedRegion:
+        return cls(ball.norm, ball.x, ball.eps, None, None, None, None, ball.free, ball, shape, limits)
 
     def project(self, x_adv: Tensor) -> Tensor:
         if self.shape.band is not None:
@@ -54,8 +53,7 @@ class ShapedRegion(Region):
         return x_adv if self.shape.steps is None else self._in_few_steps(x_adv)
 
     def select(self, index: Tensor) -> ShapedRegion:
-        unshaped, shape, limits = self.unshaped.select(index), self.shape.select(index), self.limits.select(index)
-        return self.around(unshaped, shape, limits, self.measure)
+        return self.around(self.unshaped.select(index), self.shape.select(index), self.limits.select(index))
 
     def _in_few_steps(self, x_adv: Tensor) -> Tensor:
         x, steps = self.x, self.shape.steps
@@ -81,7 +79,7 @@ class ShapedRegion(Region):
     def _fitting(self, delta: Tensor) -> Tensor:
         """The largest factor up to 1 with which delta stays in the ball and, up to rounding, in the bounds."""
         x, radius = self.x, self.eps.flatten()
-        over = self.measure(self.limits, delta) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
+        over = norm_of(self.norm, delta, self.limits.scale) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
         low, high = self.limits.low, self.limits.high
         if low is not None and high is not None:
             reach = torch.maximum(x.flatten(1).abs().amax(1), radius).clamp_min(1.0)
