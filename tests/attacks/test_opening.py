@@ -181,7 +181,7 @@ def test_a_loss_of_labels_is_aimed_and_an_aimed_loss_needs_a_target() -> None:
     assert torch.equal(aimed.success, model(aimed.x_adv).argmax(1) == target)
     with pytest.raises(ValueError, match="targeted_dlr needs a target"):
         PGD(objective=targeted_dlr)(model, x, y, threat)
-    with pytest.raises(ValueError, match="got torch.complex64"):
+    with pytest.raises(ValueError, match=r"got torch\.complex64"):
         PGD()(model, x, y + 0j, threat)
 
 

@@ -19,7 +19,6 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.gradient_probe import finite
 from resolvent.attacks.objective.objective import Objective, cross_entropy
 from resolvent.attacks.rows import check_logits, fit_threat
-from resolvent.attacks.threat.channels import spread
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 from resolvent.usage.numbers import Counted
@@ -153,10 +152,8 @@ class _Ascent:
 def _add(delta: Tensor, x: Tensor, threat: Threat) -> Tensor:
     """x + delta within the bounds of a threat fitted to x, and where it may act."""
     moved = x + threat.masked(delta.to(x.device, x.dtype).expand(x.shape))
-    if threat.bounds is None:
-        return moved
-    low, high = (spread(v, x, x.dtype) for v in threat.bounds)
-    return moved.clamp(torch.minimum(low, x), torch.maximum(high, x))
+    low, high = threat.box(x)
+    return moved if low is None else moved.clamp(torch.minimum(low, x), torch.maximum(high, x))
 
 
 def _check(threat: Threat, lengths: Tensor | None) -> None:

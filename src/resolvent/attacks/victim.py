@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +93,7 @@ class Victim:
         """Outputs without gradient: (b, classes), at least float32."""
 
         def once(at: slice) -> Tensor:
-            return self._pass(_part(x, at), _part(lengths, at), None, [])[0]
+            return self._pass(x[at], None if lengths is None else lengths[at], None, [])[0]
 
         with torch.no_grad():
             return torch.cat([self._run_fitting(x, at, once) for at in self._parts(x)])  # a copy: f may reuse its own
@@ -107,7 +107,7 @@ class Victim:
         """
 
         def once(at: slice) -> tuple[Tensor, ...]:
-            return self._pass(_part(x, at), _part(lengths, at), objective, [_part(v, at) for v in labels])
+            return self._pass(x[at], None if lengths is None else lengths[at], objective, [v[at] for v in labels])
 
         pieces = []
         for at in self._parts(x):
@@ -255,15 +255,6 @@ def _freezable(module: nn.Module | None) -> Iterator[Any]:
     elif module is not None:
         for child in module.children():
             yield from _freezable(child)
-
-
-@overload
-def _part(value: Tensor, at: slice) -> Tensor: ...
-@overload
-def _part(value: None, at: slice) -> None: ...
-def _part(value: Tensor | None, at: slice) -> Tensor | None:
-    """These rows; unchanged if all."""
-    return value if value is None or (at.start == 0 and at.stop >= len(value)) else value[at]
 
 
 def _join(parts: tuple[Tensor, ...]) -> Tensor:

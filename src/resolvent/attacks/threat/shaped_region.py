@@ -16,23 +16,11 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.threat.ball import norm_of
-from resolvent.attacks.threat.region import Region, rows_of
+from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.shape import Shape, align_time, find_heaviest, keep_band
 
 _ROUNDS = 12  # of Dykstra's projections: steps of an attack need no more
 _SLACK = 2.5e-7  # of max(1, |x|, eps): tolerated rounding past a bound before clipping
-
-
-@dataclass(frozen=True, eq=False)
-class Limits:
-    """Limits of values: bounds (1 or b, ...) of x's rank, and each channel's share of the largest eps."""
-
-    low: Tensor | None
-    high: Tensor | None
-    scale: Tensor | None
-
-    def select(self, index: Tensor) -> Limits:
-        return Limits(*(rows_of(v, index) for v in (self.low, self.high, self.scale)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +29,10 @@ class ShapedRegion(Region):
 
     unshaped: Region
     shape: Shape
-    limits: Limits
 
     @classmethod
-    def around(cls, ball: Region, shape: Shape, limits: Limits) -> ShapedRegion:
-        return cls(ball.norm, ball.x, ball.eps, None, None, None, None, ball.free, ball, shape, limits)
+    def around(cls, ball: Region, shape: Shape) -> ShapedRegion:
+        return cls(ball.norm, ball.x, ball.eps, None, None, None, None, ball.free, ball, shape)
 
     def project(self, x_adv: Tensor) -> Tensor:
         if self.shape.band is not None:
@@ -53,7 +40,7 @@ class ShapedRegion(Region):
         return x_adv if self.shape.steps is None else self._in_few_steps(x_adv)
 
     def select(self, index: Tensor) -> ShapedRegion:
-        return self.around(self.unshaped.select(index), self.shape.select(index), self.limits.select(index))
+        return self.around(self.unshaped.select(index), self.shape.select(index))
 
     def _in_few_steps(self, x_adv: Tensor) -> Tensor:
         x, steps = self.x, self.shape.steps
@@ -70,7 +57,7 @@ class ShapedRegion(Region):
     def _in_band(self, x_adv: Tensor) -> Tensor:
         x, wrong = self.x, torch.zeros_like(x_adv)
         delta = self._filtered(x_adv - x)
-        for _ in range(_ROUNDS if self.norm == "linf" or self.limits.low is not None else 0):
+        for _ in range(_ROUNDS if self.norm == "linf" or self.shape.low is not None else 0):
             near = self.unshaped.project(x + delta + wrong) - x
             wrong = delta + wrong - near
             delta = self._filtered(near)
@@ -79,8 +66,8 @@ class ShapedRegion(Region):
     def _fitting(self, delta: Tensor) -> Tensor:
         """The largest factor up to 1 with which delta stays in the ball and, up to rounding, in the bounds."""
         x, radius = self.x, self.eps.flatten()
-        over = norm_of(self.norm, delta, self.limits.scale) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
-        low, high = self.limits.low, self.limits.high
+        over = norm_of(self.norm, delta, self.shape.scale) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
+        low, high = self.shape.low, self.shape.high
         if low is not None and high is not None:
             reach = torch.maximum(x.flatten(1).abs().amax(1), radius).clamp_min(1.0)
             slack = (_SLACK * reach).view(-1, *[1] * (x.dim() - 1))
@@ -93,6 +80,3 @@ class ShapedRegion(Region):
         delta = delta if self.free is None else delta * self.free
         found = keep_band(delta, self.shape.band, self.shape.spans)
         return found if self.free is None else found * self.free
-
-    def flat(self) -> Region:
-        raise TypeError("a region with a shape over time has no flat form.")

@@ -30,7 +30,7 @@ from resolvent.attacks.threat.shape import (
     keep_band,
     parse_band,
 )
-from resolvent.attacks.threat.shaped_region import Limits, ShapedRegion
+from resolvent.attacks.threat.shaped_region import ShapedRegion
 from resolvent.attacks.threat.stretch import Stretch, StretchedRegion
 
 Norm = Literal["linf", "l2", "l1"]
@@ -114,7 +114,7 @@ class Threat:
         """For a fitted threat: x must be finite and within its bounds."""
         if not bool(torch.isfinite(x).all()):
             raise ValueError("Threat: x holds NaN or infinity; clean the input first.")
-        low, high = self._box(x)
+        low, high = self.box(x)
         if low is None or high is None:
             return
         slack = _TOLERANCE * x.abs().clamp_min(1.0)
@@ -131,7 +131,7 @@ class Threat:
             eps, scale, touchable = split(self.eps, x, working_dtype(x))
         else:
             eps, scale, touchable = _radii(self.eps, x, working_dtype(x)), self._scale, None
-        bounds = None if self.bounds is None else self._box(x, working_dtype(x))
+        bounds = None if self.bounds is None else self.box(x, working_dtype(x))
         mask = None if self.mask is None else _align(self.mask.to(x.device), x.dim())
         if touchable is not None:
             mask = touchable if mask is None else mask & touchable
@@ -195,11 +195,10 @@ class Threat:
         if self._own or (self.band is not None and not self._rank):
             return self.check(x).around(x)
         if self.shaped:
-            low, high = self._box(x)
-            return ShapedRegion.around(self.unshaped().around(x), self._shape, Limits(low, high, self.scale(x)))
+            return ShapedRegion.around(self.unshaped().around(x), self._shape(x))
         free, eps, stretch = None if self.mask is None else self._free(x), self.radius(x), self.stretch(x)
         if stretch is None:
-            return Region.make(self.norm, x, eps.view(-1, 1), self._box(x), free)
+            return Region.make(self.norm, x, eps.view(-1, 1), self.box(x), free)
         if self.norm == "linf":
             reach = eps.double() * stretch.scale.double()
             return Region.box(x, reach, (stretch.low, stretch.high), free, eps.view(-1, 1))
@@ -209,7 +208,7 @@ class Threat:
     def stretch(self, x: Tensor) -> Stretch | None:
         """The coordinates in which the ball is a plain one; None if it is already."""
         scale = self.scale(x)
-        return None if scale is None else Stretch(x, scale, *self._box(x))
+        return None if scale is None else Stretch(x, scale, *self.box(x))
 
     def stretched(self, stretch: Stretch) -> Threat:
         """The same threat, fitted, on v = `stretch.enter(point)`, around 0."""
@@ -242,7 +241,7 @@ class Threat:
         What a step spends there is cut off (SLIDE, Tramèr & Boneh 2019; Maini et al. 2020), and an L1 step spends all
         on few entries. Steps in the other norms move every entry.
         """
-        low, high = self._box(at) if self.norm == "l1" else (None, None)
+        low, high = self.box(at) if self.norm == "l1" else (None, None)
         if low is None or high is None:
             return grad
         room = torch.where(grad > 0, high - at, at - low)
@@ -288,12 +287,12 @@ class Threat:
             inside = self.norm_of(x_adv - x) <= eps + slack
         else:
             inside = self.norm_of(x_adv.double() - x.double()) <= eps * (1 + tol)
-        low, high = self._box(x)
+        low, high = self.box(x)
         if low is not None and high is not None:
             over = torch.maximum(low - x_adv, x_adv - high).expand(x.shape).flatten(1).amax(1)
             inside &= over <= slack
         if self.shaped:
-            inside &= self._shape.holds(x_adv - x, slack)
+            inside &= self._shape(x).holds(x_adv - x, slack)
         untouched = x_adv - x - self.masked(x_adv - x)
         return inside & (untouched.flatten(1) == 0).all(1) & torch.isfinite(x_adv).flatten(1).all(1)
 
@@ -312,9 +311,9 @@ class Threat:
 
     # -- shapes over time ------------------------------------------------------------------------------------------
 
-    @property
-    def _shape(self) -> Shape:
-        return Shape(self.steps, self.band, self._spans)
+    def _shape(self, x: Tensor) -> Shape:
+        low, high = self.box(x)
+        return Shape(self.steps, self.band, self._spans, low, high, self.scale(x))
 
     def _along_shape(self, grad: Tensor, share: Number) -> Tensor:
         """A direction of unit norm within the constraint over time: the steepest over the best steps, or filtered."""
@@ -346,7 +345,7 @@ class Threat:
             return torch.full((x.shape[0],), x[0].numel(), device=x.device)
         return self._free(x).expand(x.shape).flatten(1).sum(1)
 
-    def _box(self, x: Tensor, dtype: torch.dtype | None = None) -> Any:
+    def box(self, x: Tensor, dtype: torch.dtype | None = None) -> Any:
         """The bounds, of x's rank; (None, None) without."""
         return (None, None) if self.bounds is None else tuple(spread(v, x, dtype or x.dtype) for v in self.bounds)
 
