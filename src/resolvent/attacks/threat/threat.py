@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from resolvent.attacks.draws import Draws, Noise
+from resolvent.attacks.draws import Draws, draw_noise
 from resolvent.attacks.threat.ball import direction, norm_of, safe, sparse, working_dtype
 from resolvent.attacks.threat.channels import is_channelwise, split, spread
 from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, from_numpy, named_norm
@@ -263,8 +263,8 @@ class Threat:
         `surface` scales the draw to norm eps as APGD does (L1: a normal draw projected onto the ball). `region` is
         `around(x)`, if already computed.
         """
-        point = Noise(self.norm, draws, stream, counter, self.masked, self.count(x))
-        step, scale = point.draw(x, surface), self.scale(x)
+        step = draw_noise(self.norm, draws, (stream, counter), x, self.masked, self.count(x), surface)
+        scale = self.scale(x)
         step = step if scale is None else step * scale
         if self.band is not None:  # a narrow band leaves little of the noise
             step = self._full(keep_band(step, self.band, self._spans)) * (1.0 if surface else _depth(draws, x))
