@@ -213,8 +213,7 @@ def _probe_corner(load: Any, device: torch.device, dtype: torch.dtype) -> bool:
 def _probe_bump(load: Any, device: torch.device, dtype: torch.dtype) -> bool:
     best, u, layout = _line(dtype)
     x = best.flip(1)
-    step = step_for(x, Threat("l2", 0.7, (x[:1] - 1, x[:1] + 1)).check(x), layout)
-    assert isinstance(step, Bump)
+    step = Bump(layout, "l2", None, x[:1] - 1, x[:1] + 1, torch.full_like(x[:, :1], 0.7), x, None)
     extent = layout.extent(0.4, 3)
     shape, frame = layout.bump(extent, "l2").to(dtype), layout.frame(extent)
     found = load().bump(best.numpy(), step._region(), shape.numpy(), np.arange(2), u.numpy(), frame)
