@@ -11,7 +11,7 @@ from torch import Tensor
 
 from resolvent.attacks.checks import check_classes
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.threat.ball import working_dtype
+from resolvent.attacks.threat.channels import working_dtype
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 

@@ -22,7 +22,7 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
-from resolvent.attacks.threat.ball import working_dtype
+from resolvent.attacks.threat.channels import working_dtype
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import TakesNoLengths, Victim
 from resolvent.usage.numbers import check_count

@@ -28,7 +28,7 @@ from resolvent.attacks.regression.objective import check_targets, pushes, root_m
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
 from resolvent.attacks.segment_search import SegmentSearch
-from resolvent.attacks.threat.ball import working_dtype
+from resolvent.attacks.threat.channels import working_dtype
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 from resolvent.usage.numbers import Counted, check_positive

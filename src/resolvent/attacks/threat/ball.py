@@ -70,19 +70,6 @@ def _cap(delta: Tensor, low: Tensor | None, high: Tensor | None, size: Tensor) -
     return torch.where(delta > 0, high, -low).double()
 
 
-def norm_of(norm: str, delta: Tensor, scale: Tensor | None) -> Tensor:
-    """(b,), at least in float32; with a scale (1 or b, ...) that of delta / scale."""
-    flat = (delta if scale is None else delta / scale).flatten(1).to(working_dtype(delta))
-    if norm == "linf":
-        return flat.abs().amax(1)  # ten times faster than vector_norm on a CPU
-    return torch.linalg.vector_norm(flat, 2 if norm == "l2" else 1, dim=1)
-
-
-def working_dtype(x: Tensor) -> torch.dtype:
-    """The type of x, at least float32."""
-    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
-
-
 def direction(norm: str, flat: Tensor) -> Tensor:
     """The steepest direction of unit norm for each row (b, n): signs for "linf", normalised for "l2"; 0 stays 0."""
     return flat.sign() if norm == "linf" else unit(flat)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.attacks.threat.ball import norm_of
+from resolvent.attacks.threat.channels import norm_of
 from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.shape import Shape, align_time, find_heaviest, keep_band
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from resolvent.attacks.draws import Draws, draw_noise
-from resolvent.attacks.threat.ball import direction, norm_of, safe, sparse, working_dtype
-from resolvent.attacks.threat.channels import is_channelwise, split, spread
+from resolvent.attacks.threat.ball import direction, safe, sparse
+from resolvent.attacks.threat.channels import is_channelwise, norm_of, split, spread, working_dtype
 from resolvent.attacks.threat.checks import check_bounds, check_eps, check_input, check_mask, from_numpy, named_norm
 from resolvent.attacks.threat.region import FAR, Region, below, further, number_below, rows_of, slack
 from resolvent.attacks.threat.shape import (
