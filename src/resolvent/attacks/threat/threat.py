@@ -347,6 +347,8 @@ class Threat:
 
     def box(self, x: Tensor, dtype: torch.dtype | None = None) -> Any:
         """The bounds, of x's rank; (None, None) without."""
+        if self._rank and self.bounds is not None:
+            return tuple(torch.as_tensor(v, dtype=dtype or x.dtype, device=x.device) for v in self.bounds)
         return (None, None) if self.bounds is None else tuple(spread(v, x, dtype or x.dtype) for v in self.bounds)
 
     @property
