@@ -137,9 +137,27 @@ def test_too_few_classes_for_dlr_are_told() -> None:
     x = sequences(8)
     y = labelled(model, x, wrong=0)
     result = autoattack(model, x, y, BOX, (APGD(dlr, steps=3), APGD(targeted_dlr, steps=3, targets=9)))
-    lines = [flag.explanation for flag in result.flags if flag.kind == "replaced_loss"]
-    assert len(lines) == 2
-    assert all("2" in line for line in lines)
+    assert len(result.notes) == 2
+    assert all("2" in line for line in result.notes)
+    assert "replaced_loss" not in kinds(result.flags)
+    assert "note: DLR needs at least 3 classes" in str(result)
+
+
+def test_three_classes_are_no_reason_for_doubt() -> None:
+    """Targeted DLR is not defined there: a note, which neither a result nor a curve or record counts as a flag."""
+    from resolvent.attacks import evaluate
+
+    model = Recurrent(classes=3)
+    x = sequences(12)
+    data = x, labelled(model, x, wrong=0)
+    found = evaluate(model, data, BOX, "fast")
+    assert "needs at least 4 classes" in found.to_dict()["notes"][0]
+    assert found.to_dict()["flags"] == []
+    curve = str(evaluate(model, data, BOX, "fast", eps=[0.01, 0.02]))
+    assert curve.count("note: Targeted DLR") == 1
+    assert curve.endswith("no flags")
+    masked = evaluate(lambda x: model(x.round()), data, BOX, "fast")  # a true doubt still is one
+    assert "zero_gradients" in kinds(masked.flags)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,23 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from resolvent.attacks import APGD, FAB, PGD, HopSkipJump, Square, Threat, autoattack, kl, targeted_dlr
+from resolvent.attacks import (
+    APGD,
+    FAB,
+    PGD,
+    HopSkipJump,
+    RegressionSettings,
+    Square,
+    Threat,
+    autoattack,
+    dlr,
+    evaluate,
+    evaluate_regression,
+    kl,
+    targeted_dlr,
+)
 from resolvent.scan import use
 
 ATTACKS = [PGD(steps=3), APGD(steps=4), APGD(targeted_dlr, steps=4, targets=2), FAB(steps=3), Square(n_queries=20)]
@@ -137,3 +151,48 @@ def test_the_default_dtype_is_not_asked(attack: Any, norm: Any) -> None:
         want = attack(lambda x: x @ w, x, y, threat)
     assert got.x_adv.dtype == torch.float32
     assert torch.equal(got.x_adv, want.x_adv)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_samples_of_a_half_type_are_evaluated(dtype: torch.dtype) -> None:
+    """The points lie between its numbers: kept in it they would leave the ball."""
+    torch.manual_seed(0)
+    x, threat = torch.rand(6, 12).to(dtype), Threat("linf", 0.01, (0.0, 1.0))
+    model, line = nn.Linear(12, 4).to(dtype), nn.Linear(12, 1).to(dtype)
+    y = model(x).argmax(1)
+    found = autoattack(model, x, y, threat, "fast")
+    assert found.x_adv.dtype == torch.float32
+    assert ((found.x_adv - x.float()).abs() <= 0.01).all()
+    assert torch.equal(found.prediction, model(found.x_adv.to(dtype)).argmax(1))
+    curve = evaluate(model, (x, y), threat, "fast", eps=[0.005, 0.01])
+    assert curve.evaluations[1].result.robust.tolist() == found.robust.tolist()
+    real = evaluate_regression(line, (x, line(x).detach()), threat, settings=RegressionSettings(thorough=False))
+    assert ((real.x_adv - x.float()).abs() <= 0.01).all()
+
+
+def test_a_loss_of_labels_is_aimed_and_an_aimed_loss_needs_a_target() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(6, 5), torch.rand(4, 6)
+    y, threat = model(x).argmax(1), Threat("linf", 1.0)
+    target = (y + 1) % 5
+    aimed = PGD(objective=dlr)(model, x, y, threat, target=target)
+    same = PGD(objective=targeted_dlr)(model, x, y, threat, target=target)
+    assert torch.equal(aimed.x_adv, same.x_adv)
+    assert torch.equal(aimed.success, model(aimed.x_adv).argmax(1) == target)
+    with pytest.raises(ValueError, match="targeted_dlr needs a target"):
+        PGD(objective=targeted_dlr)(model, x, y, threat)
+    with pytest.raises(ValueError, match=r"got torch\.complex64"):
+        PGD()(model, x, y + 0j, threat)
+
+
+def test_infinity_is_no_answer() -> None:
+    """HopSkipJump took the first class of infinite outputs for the model's choice."""
+    x, y = torch.full((4, 6), 0.5), torch.ones(4, dtype=torch.int64)
+
+    def cracked(x: Tensor) -> Tensor:
+        z = torch.stack([x[:, 1] - 2.0, 0 * x[:, 1]], 1)
+        return torch.where(x[:, :1] > 0.55, torch.inf, z)
+
+    found = HopSkipJump(iterations=1, queries=5, starts=8)(cracked, x, y, Threat("linf", 0.2, (0.0, 1.0)))
+    assert found.non_finite.all()
+    assert torch.equal(found.x_adv, x)

@@ -106,3 +106,10 @@ def test_ranks_that_are_equal_give_different_channels() -> None:
     channels, length = layout.extent(0.3, 1)
     assert int(moved.any(0).sum()) == channels
     assert int(moved.sum()) == channels * length
+
+
+@pytest.mark.parametrize("kind", ["corner", "bump"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_steps_are_used(kind: str, dtype: torch.dtype) -> None:
+    """A probe that fails would leave every query to torch, which takes twice as long."""
+    assert find_compiled(torch.zeros(2, 9, dtype=dtype), kind) is not None

@@ -72,3 +72,14 @@ def test_what_does_not_fit_is_refused() -> None:
         universal(model, (x, y), Threat("linf", 0.1, (0.0, 1.0), band=(0.0, 0.2)))
     with pytest.raises(ValueError, match="channels"):
         universal(model, (x, y), Threat("linf", (0.1, 0.2)))
+
+
+def test_bounds_and_masks_of_each_sample_go_with_it() -> None:
+    model, x = Recurrent(), sequences()
+    low, high = x - 0.05 * torch.arange(len(x)).view(-1, 1, 1), x + 0.01  # the first may not fall at all
+    mask = torch.arange(len(x))[:, None] % 2 == torch.zeros(1, x.shape[1], dtype=torch.int64)
+    settings = UniversalSettings(epochs=2, batch_size=5)
+    made = universal(model, (x, labelled(model, x)), Threat("linf", 0.2, (low, high), mask), settings)
+    moved = made.apply(x)
+    assert bool(((moved >= low) & (moved <= high)).all())
+    assert torch.equal((moved != x).flatten(1).any(1), torch.arange(len(x)) % 2 == 0)

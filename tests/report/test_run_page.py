@@ -99,10 +99,13 @@ def test_a_flag_tells_its_reason(tmp_path: Path) -> None:
     place = run(tmp_path, ("s4", "cifar10", "pgd-at"), 0)
     record = json.loads((place / "record.json").read_text())
     flag = {"kind": "square_wins", "explanation": "Square broke what gradients did not", "value": 0.03, "samples": 3}
-    record["attacks"]["standard-linf-0.031-best"]["flags"] = [flag]
+    normal = {"kind": "replaced_loss", "explanation": "Targeted DLR needs at least 4 classes"}  # of an older record
+    record["attacks"]["standard-linf-0.031-best"]["flags"] = [flag, normal]
     (place / "record.json").write_text(json.dumps(record))
     text = write_report([tmp_path], tmp_path / "out").read_text(encoding="utf-8")
     assert "square_wins: Square broke what gradients did not" in text
+    assert "replaced_loss" not in text
+    assert "1 thing to look at first" in text
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from helpers import assert_close
 from resolvent.attacks import Draws, Threat
 from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
 from resolvent.training import PGDAT, TRADES, FitSettings, awp, fit, pgd_at, standard, trades
-from resolvent.training.step.awp import shift_weights
 from resolvent.training.step.batch import Batch
+from resolvent.training.step.parameter_aliases import put_parameters
 
 THREAT = Threat("linf", 0.1, (0.0, 1.0))
 
@@ -81,7 +81,8 @@ def test_a_batch_counts_once_in_running_statistics(objective: PGDAT | TRADES) ->
     start, alone = copy.deepcopy(model), copy.deepcopy(model)
     searched, moved = awp(objective), copy.deepcopy(model)
     searched(model, batch)
-    with shift_weights(moved, searched.worst(moved, batch, objective.find(moved, batch))):
+    worst = searched.worst(moved, batch, objective.find(moved, batch))
+    with put_parameters(moved, {p: p + v for p, v in worst.items()}):
         objective.at(moved, batch, objective.find(start, batch))
     objective(alone, batch)
     assert int(model[2].num_batches_tracked) == int(alone[2].num_batches_tracked)

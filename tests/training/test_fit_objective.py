@@ -11,9 +11,9 @@ from small_models import Small, batch_of, gradients, small_task
 from torch import Tensor, nn
 
 from helpers import assert_close
-from resolvent.attacks import Threat
+from resolvent.attacks import FourierNoise, Site, Threat
 from resolvent.models import ChannelsConfig, ClassifierConfig, ModelConfig, ResidualConfig, S4DConfig, build_model
-from resolvent.training import Batch, Probe, measure, pgd_at, standard, trades
+from resolvent.training import Batch, FitSettings, Probe, fit, measure, pgd_at, standard, toned, trades
 
 EPS = 0.1
 THREAT = Threat("linf", EPS, (0.0, 1.0))
@@ -209,3 +209,11 @@ def test_real_targets_take_the_squared_error() -> None:
 def test_wrong_numbers_are_told(make: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()  # type: ignore[operator]
+
+
+def test_an_attack_inside_of_another_objective_measures_the_checkpoints() -> None:
+    """Under `toned` the threat was not seen, and the best checkpoint was chosen by clean accuracy."""
+    noise = FourierNoise(0.1, 1.0)
+    objective = toned(noise, lambda f: [Site(f.drop)], pgd_at(THREAT, steps=1))
+    history = fit(Small(), small_task(), objective, FitSettings(epochs=1, batch_size=16))
+    assert "validation_robust" in history.rows[0]

@@ -215,3 +215,38 @@ def test_killed_ten_times(tmp_path: Path) -> None:
         assert (hit / name).read_bytes() == (calm / name).read_bytes()
     rows = [[json.loads(line) for line in (f / "metrics.jsonl").read_text().splitlines()] for f in (hit, calm)]
     assert [row | {"seconds": 0} for row in rows[0]] == [row | {"seconds": 0} for row in rows[1]]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_threat_that_was_used_meanwhile_is_the_same(tmp_path: Path, batch: int) -> None:
+    """A threat remembers the batches that it was fitted to; a run is not told apart by that."""
+    threat = Threat("linf", 0.1, (0.0, 1.0))
+    want = run(tmp_path, trades(threat, steps=2))[1]
+    threat.check(torch.rand(batch, 5))
+    again = run(tmp_path, trades(threat, steps=2))[1]
+    assert results(again) == results(want)
+    assert "_fits" not in (tmp_path / "config.json").read_text()
+
+
+def test_a_callable_object_in_an_objective_has_no_address(tmp_path: Path) -> None:
+    class Own:
+        def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+            return ROBUST(model, batch)
+
+    first = Own()  # it stays, so that the second has another address
+    want = run(tmp_path, first)[1]
+    assert results(run(tmp_path, Own())[1]) == results(want)
+
+
+def test_a_state_of_an_older_version_is_taken(tmp_path: Path) -> None:
+    """Its configuration has private fields, and its files are sealed with that."""
+    older = {"objective": {"class": "TRADES", "threat": {"eps": 0.1, "_rank": 0, "_fits": {"shape": [{"_rank": 3}]}}}}
+    newer = {"objective": {"class": "TRADES", "threat": {"eps": 0.1}}}
+    model = nn.Linear(3, 2)
+    optimiser, average = torch.optim.Adam(model.parameters()), Average(SETTINGS)
+    files.RunFolder(tmp_path, older).store(model, optimiser, average, files.Ledger(step=4))
+    ledger = files.RunFolder(tmp_path, newer).restore(model, optimiser, average)
+    assert ledger is not None
+    assert ledger.step == 4
+    with pytest.raises(ValueError, match=r"eps was 0\.1 there and is 0\.2 now"):
+        files.RunFolder(tmp_path, {"objective": {"class": "TRADES", "threat": {"eps": 0.2}}})

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -107,43 +106,44 @@ class Draws:
         return made
 
 
-@dataclass(frozen=True, eq=False)
-class Noise:
-    """Uniform in the ball (Linf: each entry); on its surface by scaling (L1: normal numbers, not scaled)."""
+def draw_noise(
+    norm: str,
+    draws: Draws,
+    place: tuple[int, int],
+    x: Tensor,
+    masked: Callable[[Tensor], Tensor],
+    count: Tensor,
+    surface: bool,
+) -> Tensor:
+    """Uniform in the unit ball (Linf: each entry); on its surface by scaling (L1: normal numbers, not scaled).
 
-    norm: str
-    draws: Draws
-    stream: int
-    counter: int
-    masked: Callable[[Tensor], Tensor]  # 0 where nothing may change
-    count: Tensor  # (b,) entries that may change
+    place   stream and counter of the numbers
+    masked  0 where nothing may change
+    count   (b,) entries that may change
+    """
+    shape = x.shape[1:]
+    if norm == "linf":
+        noise, order = 2 * draws.uniform(*place, shape, x.dtype) - 1, torch.inf
+    elif norm == "l2" or surface:
+        noise, order = draws.normal(*place, shape, x.dtype), 2.0
+    else:  # Laplace's distribution
+        u, sign = draws.fold("laplace").uniform(*place, shape, torch.float64), draws.fold("sign")
+        noise, order = -torch.log1p(-u).to(x.dtype) * sign.sign(*place, shape, x.dtype), 1.0
+    noise = masked(noise)
+    if norm == ("l1" if surface else "linf"):
+        return noise
+    step = noise / safe(_length(noise, order))
+    return step if surface else step * _depth(draws, place, x, count)
 
-    def draw(self, x: Tensor, surface: bool) -> Tensor:
-        """(b, ...) like x."""
-        where, shape = (self.stream, self.counter), x.shape[1:]
-        if self.norm == "linf":
-            noise = self.masked(2 * self.draws.uniform(*where, shape, x.dtype) - 1)
-            return noise / safe(_length(noise, torch.inf)) if surface else noise
-        normal = self.masked(self.draws.normal(*where, shape, x.dtype))
-        if self.norm == "l1" and surface:
-            return normal
-        noise = normal if self.norm == "l2" else self._laplace(x)
-        step = noise / safe(_length(noise, 2 if self.norm == "l2" else 1))
-        return step if surface else step * self._depth(x)
 
-    def _laplace(self, x: Tensor) -> Tensor:
-        u = self.draws.fold("laplace").uniform(self.stream, self.counter, x.shape[1:], torch.float64)
-        sign = self.draws.fold("sign").sign(self.stream, self.counter, x.shape[1:], x.dtype)
-        return self.masked(-torch.log1p(-u).to(x.dtype) * sign)
+def _depth(draws: Draws, place: tuple[int, int], x: Tensor, count: Tensor) -> Tensor:
+    """Radius of a uniform point of the unit ball of n free entries: U^(1/n).
 
-    def _depth(self, x: Tensor) -> Tensor:
-        """Radius of a uniform point of the unit ball of n free entries: U^(1/n).
-
-        Through the logarithm in float64: the last bit of torch's power depends on the size of the tensor.
-        """
-        u = self.draws.fold("depth").uniform(self.stream, self.counter, (), x.dtype).double()
-        depth = torch.exp(torch.log(u) / self.count.clamp_min(1).double())
-        return depth.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
+    Through the logarithm in float64: the last bit of torch's power depends on the size of the tensor.
+    """
+    u = draws.fold("depth").uniform(*place, (), x.dtype).double()
+    depth = torch.exp(torch.log(u) / count.clamp_min(1).double())
+    return depth.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
 
 
 def _length(noise: Tensor, order: float) -> Tensor:

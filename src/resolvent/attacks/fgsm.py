@@ -36,7 +36,7 @@ class FGSM(Opened):
         rows, at = opening.rows, opening.everyone
         probe = Probe.of(opening.victim, rows, self.objective, self.passes)
         _, grad, _ = probe.slope(rows, rows.x, at)
-        step = rows.threat.radius(rows.x) * rows.threat.steepest(grad)
+        step = rows.threat.radius(rows.x) * rows.threat.steepest(grad, at=rows.x)
         probe.offer(rows, rows.threat.project(rows.x + step, rows.x), at)
         return probe.result(self.name)
 

@@ -104,7 +104,7 @@ def ascend(
     for _ in range(steps):
         loss, grad, logits = victim.value_and_grad(x_adv, objective, *rows.labels, lengths=rows.lengths)
         _, _, grad = finite(loss, grad, logits)
-        x_adv = region.project(x_adv + step * rows.threat.steepest(grad))
+        x_adv = region.project(x_adv + step * rows.threat.steepest(grad, at=x_adv))
     return x_adv
 
 
@@ -120,7 +120,7 @@ def _run(settings: PGD, probe: Probe, rows: Rows, at: Tensor, restart: int) -> N
                 rows, region, x_adv, step, grad, at = _drop(~broken, rows, region, x_adv, step, grad, at)
         if not at.numel():
             return
-        x_adv = region.project(x_adv + step * rows.threat.steepest(grad))
+        x_adv = region.project(x_adv + step * rows.threat.steepest(grad, at=x_adv))
     loss, logits = probe.value(rows, x_adv, at)
     probe.found.offer(at, x_adv, loss, logits, latest=last and restart == 0)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from resolvent.attacks.checks import check_classes
 from resolvent.attacks.draws import Draws
-from resolvent.attacks.threat.threat import Threat, working_dtype
+from resolvent.attacks.threat.channels import working_dtype
+from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 
 
@@ -68,8 +69,8 @@ def prepare(
     if not isinstance(y, Tensor) or y.shape[:1] != x.shape[:1]:
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise ValueError(f"attack: y must be a tensor with one entry per sample ({x.shape[0]}), got {got}.")
-    if is_label(y) and y.dim() != 1:
-        raise ValueError(f"attack: labels must be ({x.shape[0]},), got {tuple(y.shape)}.")
+    if y.is_complex() or (is_label(y) and y.dim() != 1):
+        raise ValueError(f"attack: labels must be whole numbers ({x.shape[0]},), got {y.dtype} {tuple(y.shape)}.")
     draws = Draws.of(x) if draws is None else draws.to(x.device)
     if len(draws) != x.shape[0]:
         raise ValueError(f"attack: draws must number {x.shape[0]} samples, got {len(draws)}; use Draws.of(x, seed).")

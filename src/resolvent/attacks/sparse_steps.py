@@ -125,7 +125,7 @@ class _Search:
                 best = (where_rows(rose, x_adv, best[0]), torch.where(rose, loss, best[1]),
                         where_rows(rose, grad, best[2]))  # fmt: skip
             step = size * (2.0 * 0.7**i)  # the first crosses the ball
-            x_adv = region.project(best[0] + step * rows.threat.steepest(best[2]))
+            x_adv = region.project(best[0] + step * rows.threat.steepest(best[2], at=best[0]))
         assert best is not None
         return best
 
@@ -142,7 +142,7 @@ class _Search:
         if threat.norm == "linf":
             edge = threat.project(x_adv + _FAR * threat.radius(x) * threat.steepest(grad), x)
             return _per_step(grad * (edge - x_adv))
-        scale = threat.scale(grad)
+        grad, scale = threat.drop_held(grad, x_adv), threat.scale(grad)
         g = threat.masked(grad if scale is None else scale * grad)
         order = 2.0 if threat.norm == "l2" else torch.inf
         flat = g[..., None] if g.dim() == 2 else g
@@ -157,7 +157,7 @@ class _Search:
             _, grad, _ = self.probe.slope(rows, x_adv, self.at)
             gain = self._gain(grad, x)
             total = total + gain / gain.amax(1, keepdim=True).clamp_min(1e-30)
-            x_adv = region.project(x_adv + 0.5 * whole.radius(x) * whole.steepest(grad))
+            x_adv = region.project(x_adv + 0.5 * whole.radius(x) * whole.steepest(grad, at=x_adv))
         return find_heaviest(total, self.budget)
 
     def _drawn(self, restart: int) -> Tensor:

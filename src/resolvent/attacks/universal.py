@@ -64,12 +64,7 @@ class Universal:
     loss: float  # mean objective over the samples used to make it
 
     def apply(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        threat = fit_threat(self.threat, x, lengths)
-        moved = x + threat.masked(self.delta.to(x.device, x.dtype).expand(x.shape))
-        if threat.bounds is None:
-            return moved
-        low, high = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in threat.bounds)
-        return moved.clamp(torch.minimum(low, x), torch.maximum(high, x))
+        return _add(self.delta, x, fit_threat(self.threat, x, lengths))
 
     def accuracy(self, f: Callable[..., Tensor], data: Any, batch_size: int = 256) -> float:
         """The accuracy of f on data (x, y) or (x, y, lengths) with delta added."""
@@ -98,11 +93,11 @@ def universal(
     x, y, lengths = gather("universal", data, None)
     check_data("universal", x, y)
     _check(threat, lengths)
-    fit_threat(threat, x, lengths)  # before any work
     victim = Victim(f)
+    ascent = _Ascent(victim, (x, y, lengths), threat, how)
     with victim.attacked():
         check_logits(victim.forward(x[:1], None if lengths is None else lengths[:1]), y)
-        return _Ascent(victim, (x, y, lengths), threat, how).run()
+        return ascent.run()
 
 
 class _Ascent:
@@ -113,6 +108,7 @@ class _Ascent:
     ) -> None:
         self.victim, self.threat, self.how = victim, threat, how
         self.x, self.y, self.lengths = data
+        self.fitted = fit_threat(threat, self.x, self.lengths)
         self.home = torch.zeros_like(self.x[:1])
         self.around = replace(threat, bounds=None, mask=None).check(self.home)
         self.region = self.around.around(self.home)
@@ -149,15 +145,15 @@ class _Ascent:
     def part(self, delta: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Threat]:
         """(x + delta, y, lengths, threat) of some samples."""
         own = None if self.lengths is None else self.lengths[rows]
-        threat = _of(self.threat, rows, len(self.x))
-        x = self.x[rows]
-        return Universal(delta, threat, 0.0).apply(x, own), self.y[rows], own, fit_threat(threat, x, own)
+        threat = self.fitted.select(rows)
+        return _add(delta, self.x[rows], threat), self.y[rows], own, threat
 
 
-def _of(threat: Threat, rows: Tensor, n: int) -> Threat:
-    """The threat of some of the samples, if its mask is per sample."""
-    mask = threat.mask
-    return replace(threat, mask=mask[rows]) if mask is not None and mask.shape[0] == n else threat
+def _add(delta: Tensor, x: Tensor, threat: Threat) -> Tensor:
+    """x + delta within the bounds of a threat fitted to x, and where it may act."""
+    moved = x + threat.masked(delta.to(x.device, x.dtype).expand(x.shape))
+    low, high = threat.box(x)
+    return moved if low is None else moved.clamp(torch.minimum(low, x), torch.maximum(high, x))
 
 
 def _check(threat: Threat, lengths: Tensor | None) -> None:

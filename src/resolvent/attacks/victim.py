@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +93,7 @@ class Victim:
         """Outputs without gradient: (b, classes), at least float32."""
 
         def once(at: slice) -> Tensor:
-            return self._pass(_part(x, at), _part(lengths, at), None, [])[0]
+            return self._pass(x[at], None if lengths is None else lengths[at], None, [])[0]
 
         with torch.no_grad():
             return torch.cat([self._run_fitting(x, at, once) for at in self._parts(x)])  # a copy: f may reuse its own
@@ -107,7 +107,7 @@ class Victim:
         """
 
         def once(at: slice) -> tuple[Tensor, ...]:
-            return self._pass(_part(x, at), _part(lengths, at), objective, [_part(v, at) for v in labels])
+            return self._pass(x[at], None if lengths is None else lengths[at], objective, [v[at] for v in labels])
 
         pieces = []
         for at in self._parts(x):
@@ -129,7 +129,7 @@ class Victim:
     ) -> tuple[Tensor, ...]:
         if objective is None:
             return (self.call(x, lengths),)
-        return self._differentiate(x, lengths, objective, labels)
+        return self.recover(lambda: self._differentiate(x, lengths, objective, labels))
 
     def call(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """A single call of f for all of x, counted and checked."""
@@ -151,34 +151,24 @@ class Victim:
         watched = self._recurs and torch.is_grad_enabled() and x.requires_grad
         return torch.backends.cudnn.flags(enabled=False) if watched else nullcontext()
 
-    def recovers(self, error: RuntimeError) -> bool:
-        """Whether to retry: f contains a GRU or LSTM that was not seen, and is called without cuDNN from now on."""
-        if self._recurs or "cudnn RNN backward" not in str(error):
-            return False
+    def recover(self, run: Callable[[], T]) -> T:
+        """run(); again without cuDNN, now and from then on, where f proves to contain a GRU or LSTM."""
+        try:
+            return run()
+        except RuntimeError as error:
+            if self._recurs or "cudnn RNN backward" not in str(error):
+                raise
         self._recurs = True
-        return True
+        return run()
 
     def _differentiate(
-        self, x: Tensor, lengths: Tensor | None, objective: Objective, labels: list[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        try:
-            return self._differentiate_once(x, lengths, objective, labels)
-        except RuntimeError as error:
-            if not self.recovers(error):
-                raise
-        return self._differentiate_once(x, lengths, objective, labels)
-
-    def _differentiate_once(
         self, x: Tensor, lengths: Tensor | None, objective: Objective, labels: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             output = self.call(x, lengths)
             losses, end, start = backward_start(objective, output, labels)
-        if not end.requires_grad:  # the output does not depend on x at all
-            self.backwards += x.shape[0]
-            return losses, torch.zeros_like(x.detach()), output
-        grad = slope(end, x, start)
+        grad = slope(end, x, start) if end.requires_grad else None  # None: the output does not depend on x
         self.backwards += x.shape[0]
         return losses.detach(), torch.zeros_like(x.detach()) if grad is None else grad, output.detach()
 
@@ -267,15 +257,6 @@ def _freezable(module: nn.Module | None) -> Iterator[Any]:
             yield from _freezable(child)
 
 
-@overload
-def _part(value: Tensor, at: slice) -> Tensor: ...
-@overload
-def _part(value: None, at: slice) -> None: ...
-def _part(value: Tensor | None, at: slice) -> Tensor | None:
-    """These rows; unchanged if all."""
-    return value if value is None or (at.start == 0 and at.stop >= len(value)) else value[at]
-
-
 def _join(parts: tuple[Tensor, ...]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -285,19 +266,27 @@ def _mean(runs: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
 
 
 @contextmanager
-def _still(module: nn.Module | None) -> Iterator[None]:
-    """Evaluation mode and no parameter gradients; every submodule's mode is restored."""
-    modules = [] if module is None else list(module.modules())
-    modes = [m.training for m in modules]
-    trainable = [] if module is None else [p for p in module.parameters() if p.requires_grad]
+def keep_modes(module: nn.Module | None) -> Iterator[None]:
+    """Restore the mode, training or evaluation, of every submodule."""
+    found = [] if module is None else [(own, own.training) for own in module.modules()]
     try:
-        if module is not None:
-            module.eval()
-        for p in trainable:
-            p.requires_grad_(False)
         yield
     finally:
-        for p in trainable:
-            p.requires_grad_(True)
-        for m, mode in zip(modules, modes, strict=True):
-            m.training = mode
+        for own, mode in found:
+            own.training = mode
+
+
+@contextmanager
+def _still(module: nn.Module | None) -> Iterator[None]:
+    """Evaluation mode and no parameter gradients; every submodule's mode is restored."""
+    trainable = [] if module is None else [p for p in module.parameters() if p.requires_grad]
+    with keep_modes(module):
+        try:
+            if module is not None:
+                module.eval()
+            for p in trainable:
+                p.requires_grad_(False)
+            yield
+        finally:
+            for p in trainable:
+                p.requires_grad_(True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from resolvent.training.objective import Loss, Objective, standard
+from resolvent.training.objective import Around, Loss, Objective, standard
 from resolvent.training.step.batch import Batch
 
 WEIGHT, LEAST = 10.0, 0.1
@@ -26,15 +26,10 @@ def collapse(output: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Spread(Around):
     """An objective plus the penalty on its outputs; see `spread`."""
 
     objective: Objective = standard
-
-    @property
-    def inner(self) -> object:
-        """The inner attack of an adversarial objective: `fit` reads its threat from here."""
-        return getattr(self.objective, "inner", None)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         loss = self.objective(model, batch)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.attacks.capacity import within_memory
+from resolvent.attacks.victim import keep_modes
 from resolvent.data.order import fold
-from resolvent.data.task import Task
+from resolvent.data.task import Split, Task
 from resolvent.training.diverged import Diverged, first_non_finite, non_finite_gradient
 from resolvent.training.history import History, Row, gaps
 from resolvent.training.measure import measure, score
@@ -82,21 +83,10 @@ def fit(
         return History(tuple(run.ledger.rows), done, run.weights | {"last": _copy_weights(model)})
     devices = [run.device] if run.device.type == "cuda" else []
     current = torch.cuda.device(run.device) if devices else nullcontext()  # whose memory is measured
-    with torch.random.fork_rng(devices), _modes(model), current:
+    with torch.random.fork_rng(devices), keep_modes(model), current:
         with reporter(task.name, run.steps) as reporting:
             _train(run, reporting, watch, late)
         return _close_run(run, final)
-
-
-@contextmanager
-def _modes(model: nn.Module) -> Iterator[None]:
-    """Restore the mode, training or evaluation, of every module."""
-    found = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in found:
-            module.training = mode
 
 
 def _train(run: Run, reporting: Reporter, watch: Watch | None = None, late: Late | None = None) -> None:
@@ -238,25 +228,21 @@ def _row(run: Run) -> Row:
     return row
 
 
+def _measure_splits(run: Run, names: tuple[str, ...]) -> Row:
+    """Measure in the precision of the parameters, whatever the training precision."""
+    return {key: value for name in names for key, value in _measure_split(run, name, run.task.splits()[name]).items()}
+
+
 def _measure_seen(run: Run) -> Row:
     """Measure the first training samples like the other splits: the difference shows overfitting."""
     split = run.task.train
     few = torch.arange(min(run.settings.track_seen, len(split)), device=split.x.device)
-    if not len(few):
-        return {}
-    found = measure(run.model, split.select(few), run.probe, run.settings.batch_size, run.group)
-    return {f"seen_{what}": value for what, value in found.items()}
+    return _measure_split(run, "seen", split.select(few)) if len(few) else {}
 
 
-def _measure_splits(run: Run, names: tuple[str, ...]) -> Row:
-    """Measure in the precision of the parameters, whatever the training precision."""
-    row: Row = {}
-    for name in names:
-        split = run.task.splits()[name]
-        if len(split):
-            found = measure(run.model, split, run.probe, run.settings.batch_size, run.group)
-            row |= {f"{name}_{what}": value for what, value in found.items()}
-    return row
+def _measure_split(run: Run, name: str, split: Split) -> Row:
+    found = measure(run.model, split, run.probe, run.settings.batch_size, run.group) if len(split) else {}
+    return {f"{name}_{what}": value for what, value in found.items()}
 
 
 def _enter(run: Run, row: Row) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from resolvent.attacks.fourier.noise import FourierNoise
 from resolvent.attacks.fourier.site import Site, disturbed
-from resolvent.training.objective import Loss, Objective, standard
+from resolvent.training.objective import Around, Loss, Objective, standard
 from resolvent.training.step.batch import Batch, criterion, wide
 from resolvent.usage.numbers import check_positive
 
@@ -43,7 +43,7 @@ def noisy(sigma: float) -> Noisy:
 
 
 @dataclass(frozen=True)
-class Toned:
+class Toned(Around):
     """An objective under noise inside the model; see `toned`."""
 
     objective: Objective

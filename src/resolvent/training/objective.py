@@ -31,6 +31,16 @@ Objective = Callable[[nn.Module, Batch], Loss]
 """A function of model and batch that returns the loss: `standard`, `pgd_at(threat)`, `trades(threat)`, or yours."""
 
 
+class Around:
+    """An objective around another, whose inner attack is its own: `fit` reads the threat from there."""
+
+    objective: Objective
+
+    @property
+    def inner(self) -> object:
+        return getattr(self.objective, "inner", None)
+
+
 def standard(model: nn.Module, batch: Batch) -> Loss:
     """The mean loss on clean samples.
 

@@ -93,11 +93,10 @@ class Budget(Counted):
         check_not_negative(where, average_decay=self.average_decay, average_from=self.average_from)
         optional = {"clip": self.clip, "ssm_lr": self.ssm_lr}
         check_not_negative(where, **{name: value for name, value in optional.items() if value is not None})
-        check_choice(where, "schedule", self.schedule, get_args(Schedule))
-        check_choice(where, "precision", self.precision, get_args(Precision))
-        check_choice(where, "choose", self.choose, get_args(Choice))
-        check_choice(where, "optimiser", self.optimiser, get_args(Optimiser))
-        check_choice(where, "average", self.average, get_args(Averaging))
+        kinds = {"schedule": Schedule, "precision": Precision, "choose": Choice, "optimiser": Optimiser,
+                 "average": Averaging}  # fmt: skip
+        for name, kind in kinds.items():
+            check_choice(where, name, getattr(self, name), get_args(kind))
         for name, value in (("groups", self.groups), ("track_test", self.track_test)):
             if not isinstance(value, bool):
                 raise TypeError(f"{where}: {name} must be True or False, got {value!r}.")

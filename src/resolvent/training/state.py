@@ -159,7 +159,8 @@ class RunFolder:
         except Damaged as wrong:
             self._readmit(config, wrong)
             return
-        check_same(found, config, f"fit: {str(self.folder)!r} holds a run")
+        check_same(without_private(found), config, f"fit: {str(self.folder)!r} holds a run")
+        self.of = fingerprint(found)
 
     def _readmit(self, config: dict[str, Any], wrong: Damaged) -> None:
         """Set aside a damaged configuration and rewrite it if the state confirms that it matches."""
@@ -172,6 +173,13 @@ class RunFolder:
         os.replace(self.folder / CONFIG, aside)
         warnings.warn(f"fit: {wrong}; it is written again, the old one is {aside}.", stacklevel=5)
         write_json(self.folder / CONFIG, config)
+
+
+def without_private(config: Any) -> Any:
+    """A configuration without the private fields that older versions wrote."""
+    if isinstance(config, dict):
+        return {name: without_private(value) for name, value in config.items() if not name.startswith("_")}
+    return [without_private(value) for value in config] if isinstance(config, list) else config
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:

@@ -8,22 +8,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from resolvent.training.objective import Loss, Objective, by_name, standard
+from resolvent.training.objective import Around, Loss, Objective, by_name, standard
 from resolvent.training.step.batch import Batch
 from resolvent.usage.numbers import check_positive
 
 
 @dataclass(frozen=True)
-class Weighted:
+class Weighted(Around):
     """An objective with class weights; see `weighted`."""
 
     objective: Objective
     weights: tuple[float, ...]  # one per class
-
-    @property
-    def inner(self) -> object:
-        """The inner attack of an adversarial objective: `fit` reads its threat from here."""
-        return getattr(self.objective, "inner", None)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         if batch.y.is_floating_point():

@@ -1,9 +1,12 @@
-"""APGD's step size rules: halving at checkpoints (Linf, L2) or adaptive sparsity (L1)."""
+"""APGD's step size rules: halving at checkpoints (Linf, L2) or adaptive sparsity (L1).
+
+Both hold the step and its momentum for each sample; `update` takes each iterate and returns which samples go back to
+their best point.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,21 +18,6 @@ from resolvent.attacks.threat.region import Region
 _ROOM = 1.5  # L1: a step moves the best point's support divided by this; the step size shrinks by it as well
 _LEAST = 10.0  # L1: the step size stays above its first value divided by this
 _SAME = 0.95  # L1: the support counts as shrunk when below this share of the last one
-
-
-class StepRule(Protocol):
-    """Per-sample state of the step; `update` takes each iterate and returns which samples go back to their best."""
-
-    step: Tensor  # (b, 1, ...)
-    momentum: float
-
-    def move(
-        self, rows: Rows, region: Region, x_adv: Tensor, x_old: Tensor, grad: Tensor, momentum: float
-    ) -> Tensor: ...
-
-    def update(self, rose: Tensor, loss_best: Tensor, x_best: Tensor, x: Tensor) -> Tensor | None: ...
-
-    def select(self, keep: Tensor) -> None: ...
 
 
 @dataclass(eq=False)
@@ -105,6 +93,9 @@ class Sparsity:
     def select(self, keep: Tensor) -> None:
         self.step, self.first = self.step[keep], self.first[keep]
         self.share, self.support, self.entries = self.share[keep], self.support[keep], self.entries[keep]
+
+
+StepRule = Halving | Sparsity
 
 
 def halving(rows: Rows, loss: Tensor, steps: int, rho: float, momentum: float) -> Halving:

@@ -22,6 +22,7 @@ from resolvent.attacks.draws import Draws
 from resolvent.attacks.objective.objective import margin
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
+from resolvent.attacks.threat.channels import working_dtype
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import TakesNoLengths, Victim
 from resolvent.usage.numbers import check_count
@@ -81,11 +82,12 @@ def prepare(
     if not isinstance(threat, Threat):
         raise TypeError(f"{where}: threat must be a Threat, e.g. Threat('linf', 8 / 255), got {type(threat).__name__}.")
     check_count(where, 0, seed=seed)
+    x = x.detach().to(working_dtype(x))  # points between two numbers of a half type are reached, too
     within = fit_threat(threat, x, lengths)
     attacks = choose_attacks(preset, threat)
     draws, threat_values = Draws.of(x, seed), describe_threat(threat)
     y = y.detach().to(torch.int64)
-    job = Job(victim, x.detach(), y, within, draws, attacks, threat_values=threat_values, lengths=lengths)
+    job = Job(victim, x, y, within, draws, attacks, threat_values=threat_values, lengths=lengths)
     seen = [_first_look(where, job) for _ in range(_AGAIN)]
     check_logits(where, seen[0], job.y)
     softmax = doubt.softmax_outputs(seen[0])

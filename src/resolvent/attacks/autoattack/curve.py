@@ -75,9 +75,11 @@ class Curve:
 
     def __str__(self) -> str:
         lines = [curve_table([e.result for e in self.evaluations])]
+        lines += [f"note: {note}" for note in dict.fromkeys(n for e in self.evaluations for n in e.result.notes)]
+        flags = []
         for eps, evaluation in zip(self.eps, self.evaluations, strict=True):
-            lines += [f"flag at eps {show_eps(eps)}: {flag}" for flag in evaluation.flags]
-        return "\n".join(lines if len(lines) > 1 else [*lines, "no flags"])
+            flags += [f"flag at eps {show_eps(eps)}: {flag}" for flag in evaluation.flags]
+        return "\n".join([*lines, *(flags or ["no flags"])])
 
     @staticmethod
     def joined(parts: list[Curve]) -> Curve:

@@ -18,7 +18,7 @@ class Doubts:
     zero_gradient: Tensor  # (n,) bool
     non_finite: Tensor  # (n,) bool
     moved: Tensor  # (n,) bool: the verdict depends on rounding
-    notes: tuple[str, ...] = ()  # from attacks that replaced their loss
+    notes: tuple[str, ...] = ()  # of the attacks: no doubts, so no flags
     seen: tuple[Flag, ...] = ()  # flags raised before any attack, on the first samples of the whole set
 
     def flags(self, table: Mapping[str, float]) -> tuple[Flag, ...]:
@@ -29,7 +29,6 @@ class Doubts:
             doubt.zero_gradients(self.zero_gradient[self.tried]),
             doubt.non_finite(self.non_finite[self.tried]),
             doubt.square_wins(table, self.tried.numel()),
-            *(doubt.replaced_loss(note) for note in self.notes),
             doubt.borderline(int(self.moved.sum()), self.tried.numel()),
         ]
         return doubt.present(raised)

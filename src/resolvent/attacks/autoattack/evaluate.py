@@ -109,7 +109,7 @@ def evaluate(
     rows, found, before = _shard(x, chosen.shard), [], None
     for number, own in enumerate(threats):
         place = None if folder is None else Path(folder) if eps is None else Path(folder) / place_of(own.eps)
-        fitting = replace(job, threat=fit_threat(own, x, lengths), listener=listener)
+        fitting = replace(job, threat=fit_threat(own, job.x, lengths), listener=listener)
         fitting = replace(fitting, threat_values=describe_threat(own))
         part = replace(fitting.select(rows), fallen=before, deadline=deadline)
         store = None if place is None else Store(place, config(part))

@@ -88,6 +88,7 @@ class Evaluation:
             "undecided": int(r.undecided.sum()),
             "table": r.table,
             "flags": [asdict(flag) for flag in self.flags],
+            "notes": list(r.notes),
             "records": [asdict(record) for record in self.records],
         }
 

@@ -22,7 +22,6 @@ Kind = Literal[
     "square_wins",
     "larger_eps",
     "transfer_wins",
-    "replaced_loss",
     "borderline",
     "nothing_right",
 ]
@@ -178,11 +177,6 @@ def nothing_right(table: Mapping[str, float], n: int) -> Flag | None:
         0.0,
         n,
     )
-
-
-def replaced_loss(note: str) -> Flag:
-    """An attack could not use its own loss."""
-    return Flag("replaced_loss", note)
 
 
 def borderline(count: int, n: int) -> Flag | None:

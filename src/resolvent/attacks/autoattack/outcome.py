@@ -51,6 +51,11 @@ class AutoAttackResult:
         return self.doubts.flags(self.table)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What is normal but worth knowing, such as a loss that few classes leave undefined and another replaces."""
+        return self.doubts.notes
+
+    @property
     def accuracy(self) -> float:
         """Share of the samples that resist every attack; the lower end of `bracket` if time ran out."""
         return float(self.robust.double().mean())

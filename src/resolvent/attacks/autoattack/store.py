@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def digest(tensor: Tensor) -> str:
     held = tensor.detach().cpu().contiguous()
     found = hashlib.sha256(f"{held.dtype}{tuple(held.shape)}".encode())
     for piece in held.reshape(-1).split(CHUNK) if held.numel() else ():  # a mapped one may be larger than memory
-        found.update(piece.view(torch.uint8).numpy().data)
+        found.update(piece.clone().view(torch.uint8).numpy().data)  # a single expanded number has no stride
     return found.hexdigest()[:16]
 
 
@@ -111,10 +112,13 @@ def _sum(tensors: dict[str, Tensor], notes: list[str]) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """Settings as JSON values: dataclasses carry their class's name, functions their own, tensors their digest."""
+    """Settings as JSON values: dataclasses carry their class's name, functions their own, tensors their digest.
+
+    Private fields are no settings but what came of using them, such as the batches that a threat was fitted to.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"class": type(value).__name__, **own}
+        given = [f.name for f in dataclasses.fields(value) if not f.name.startswith("_")]
+        return {"class": type(value).__name__, **{name: jsonable(getattr(value, name)) for name in given}}
     if isinstance(value, Tensor):
         return value.item() if value.dim() == 0 else f"tensor {tuple(value.shape)} {digest(value)}"
     if isinstance(value, dict):
@@ -123,7 +127,7 @@ def jsonable(value: Any) -> Any:
         return [jsonable(item) for item in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    return getattr(value, "__name__", repr(value))
+    return getattr(value, "__name__", re.sub(" at 0x[0-9a-f]+", "", repr(value)))  # an address is new in each process
 
 
 def _has_digest(piece: Path) -> bool:

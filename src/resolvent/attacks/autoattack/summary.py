@@ -27,6 +27,7 @@ def summary(result: AutoAttackResult, flags: tuple[Flag, ...]) -> str:
         f"{int(result.queries.sum()):,} forward and {int(result.gradients.sum()):,} backward passes of one sample; "
         f"largest perturbation {_short(float(result.norm.max()))}"
     )
+    lines += [f"note: {note}" for note in result.notes]
     lines += [f"flag {flag}" for flag in flags] or ["no flags"]
     return "\n".join(lines)
 

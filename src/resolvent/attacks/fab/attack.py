@@ -72,7 +72,7 @@ class FAB(Opened):
 
     def run(self, opening: Opening) -> AttackResult:
         opening.require_classes("FAB")
-        hunt = _Hunt(self, opening)
+        hunt = Hunt(self, opening)
         with torch.no_grad():
             logits = hunt.look()
             for restart, ranks in self._rounds(logits.shape[1]):
@@ -133,7 +133,7 @@ class _Band:
         return _Band.of(rows, self.at[index], None if self.target is None else self.target[index])
 
 
-class _Hunt:
+class Hunt:
     """One call of the attack: the samples, the results, and the nearest misclassified points at any distance."""
 
     def __init__(self, settings: FAB, opening: Opening) -> None:

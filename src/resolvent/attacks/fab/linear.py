@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from resolvent.attacks.objective.objective import targeted_margin
+from resolvent.attacks.objective.gradient_probe import where_rows
+from resolvent.attacks.objective.objective import pick, targeted_margin
 from resolvent.attacks.objective.slope import slope
 from resolvent.attacks.victim import Victim
 
@@ -45,54 +47,31 @@ def nearest(victim: Victim, spots: Spots, norm: str) -> tuple[Tensor, Tensor, Te
     with the number of classes.
     """
     size = victim.batch_size or max(len(spots.x), 1)
-    parts = [_nearest(victim, part, norm) for part in spots.split(size)]
+    parts = [victim.recover(partial(_nearest, victim, part, norm)) for part in spots.split(size)]
     gap, grad, logits = (torch.cat(values) for values in zip(*parts, strict=True))
     return gap, grad, logits
 
 
 def _nearest(victim: Victim, spots: Spots, norm: str) -> tuple[Tensor, Tensor, Tensor]:
-    slopes, x, y = _Slopes(victim, spots), spots.x, spots.y
-    logits = slopes.logits
-    own = logits.gather(1, y[:, None]).squeeze(1)
+    y = spots.y
+    with torch.enable_grad():
+        x = spots.x.detach().requires_grad_()
+        output = victim.call(x, spots.lengths)
+    logits = output.detach()
+    own = pick(logits, y)
     least = torch.full_like(own, torch.inf)
-    gap, grad, sound = torch.zeros_like(own), torch.zeros_like(slopes.x), torch.zeros_like(y, dtype=torch.bool)
+    gap, grad, sound = torch.zeros_like(own), torch.zeros_like(spots.x), torch.zeros_like(y, dtype=torch.bool)
     for j in range(logits.shape[1]):
         lead = logits[:, j] - own
-        slope = slopes.lead(j, y)
-        slope = slope if spots.scale is None else slope * spots.scale
-        length = torch.linalg.vector_norm(slope.flatten(1), _DUAL[norm], dim=1)
+        start = torch.zeros_like(logits).scatter(1, y[:, None], -1.0)
+        start[:, j] += 1.0
+        found = slope(output, x, start, keep=True) if output.requires_grad else None  # d (z_j - z_y) / dx
+        found = torch.zeros_like(spots.x) if found is None else found
+        found = found if spots.scale is None else found * spots.scale
+        length = torch.linalg.vector_norm(found.flatten(1), _DUAL[norm], dim=1)
         distance = torch.where(y == j, torch.inf, lead.abs() / (length + 1e-12))
         nearer, sound = distance < least, sound | torch.isfinite(length)
         least, gap = torch.where(nearer, distance, least), torch.where(nearer, lead, gap)
-        grad = torch.where(nearer.view(-1, *[1] * (x.dim() - 1)), slope, grad)
+        grad = where_rows(nearer, found, grad)
+    victim.backwards += len(y) * logits.shape[1] * output.requires_grad
     return torch.where(sound, gap, torch.nan), grad, logits  # NaN: no class has a usable gradient
-
-
-class _Slopes:
-    """Gradients of differences of outputs from one forward pass."""
-
-    def __init__(self, victim: Victim, spots: Spots) -> None:
-        self.victim, self.spots = victim, spots
-        self._run()
-        self.x, self.logits = spots.x.detach(), self.output.detach()
-
-    def _run(self) -> None:
-        with torch.enable_grad():
-            self.leaf = self.spots.x.detach().requires_grad_()
-            self.output = self.victim.call(self.leaf, self.spots.lengths)
-
-    def lead(self, j: int, y: Tensor) -> Tensor:
-        """d (z_j - z_y) / dx."""
-        if not self.output.requires_grad:
-            return torch.zeros_like(self.x)
-        self.victim.backwards += self.x.shape[0]
-        picked = torch.zeros_like(self.logits).scatter(1, y[:, None], -1.0)
-        picked[:, j] += 1.0
-        try:
-            grad = slope(self.output, self.leaf, picked, keep=True)
-        except RuntimeError as error:
-            if not self.victim.recovers(error):
-                raise
-            self._run()
-            grad = slope(self.output, self.leaf, picked, keep=True)
-        return torch.zeros_like(self.x) if grad is None else grad

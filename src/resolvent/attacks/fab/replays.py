@@ -4,35 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from resolvent.attacks.fab.linear import Spots, towards
-from resolvent.attacks.fab.walk import Pace, Walk
+from resolvent.attacks.fab.walk import Walk
 from resolvent.attacks.recorded.recorder import Recorder, pad
-from resolvent.attacks.victim import Victim
+
+if TYPE_CHECKING:
+    from resolvent.attacks.fab.attack import Hunt
 
 WORTH = 40  # fewest remaining steps for which recording pays
 _ROOM = 0.75  # least share of a recording's samples that must be present
 _MOVING = ("at", "best", "distance", "odd")
 _FIXED = ("x", "eps", "low", "high", "free")
-
-
-class Settings(Protocol):
-    @property
-    def pace(self) -> Pace: ...
-
-
-class Hunt(Protocol):
-    """One call of the attack."""
-
-    victim: Victim
-    clean: Tensor  # outputs at x: (b, classes)
-
-    @property
-    def settings(self) -> Settings: ...
 
 
 class Step:

@@ -8,6 +8,7 @@ layers amplify most comes from `analysis.worst_frequency`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -128,27 +129,13 @@ def _score(
     total = 0.0
     for rows in torch.arange(len(x), device=x.device).split(how.batch_size):
         own = None if lengths is None else lengths[rows]
-        draws = Draws(how.seed, rows).fold("fourier")
-        output = _output(victim, x[rows], own, noise, sites, draws, how.bounds)
+        draws, given = Draws(how.seed, rows).fold("fourier"), x[rows]
+        if noise is not None and not sites:
+            given = with_noise(given, noise, draws, how.bounds)
+        with disturbed(sites, noise, draws) if noise is not None and sites else nullcontext():
+            output = victim.forward(given, own)
         total += float(_scores(output, y[rows]).double().sum())
     return total / len(x)
-
-
-def _output(
-    victim: Victim,
-    x: Tensor,
-    lengths: Tensor | None,
-    noise: FourierNoise | None,
-    sites: Sequence[Site],
-    draws: Draws,
-    bounds: Bounds | None,
-) -> Tensor:
-    if noise is None:
-        return victim.forward(x, lengths)
-    if sites:
-        with disturbed(sites, noise, draws):
-            return victim.forward(x, lengths)
-    return victim.forward(with_noise(x, noise, draws, bounds), lengths)
 
 
 def with_noise(x: Tensor, noise: FourierNoise, draws: Draws, bounds: Bounds | None = None) -> Tensor:

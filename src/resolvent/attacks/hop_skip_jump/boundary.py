@@ -142,27 +142,29 @@ class Boundary:
         return self._ask(points, everyone.repeat(len(there))).view(len(there), -1)
 
     def _ask(self, points: Tensor, who: Tensor) -> Tensor:
-        """Which points of the samples `who` are misclassified; NaN is no answer."""
+        """Which points of the samples `who` are misclassified; NaN and infinity are no answer."""
         lengths = None if self.rows.lengths is None else self.rows.lengths[who]
         logits = self.victim.forward(points, lengths)
-        none = logits.isnan().any(1)
+        none = ~torch.isfinite(logits).all(1)
         self.found.queries.index_add_(0, self.at[who], torch.ones_like(who))
         self.found.non_finite[self.at[who[none]]] = True
         return ~none & (logits.argmax(1) != self.rows.y[who])
 
     def _random(self, i: int) -> Tensor:
-        x, bounds = self.rows.x, self.rows.threat.bounds
-        draws = self.rows.draws.fold("start")
-        if bounds is not None and all(bool(torch.isfinite(torch.as_tensor(v)).all()) for v in bounds):
-            low, high = (torch.as_tensor(v, dtype=x.dtype, device=x.device) for v in bounds)
+        x, draws = self.rows.x, self.rows.draws.fold("start")
+        low, high = self.rows.threat.box(x)
+        if low is not None and bool(torch.isfinite(low).all() & torch.isfinite(high).all()):
             return low + (high - low) * draws.uniform(0, i, x.shape[1:], x.dtype)
         size = x.flatten(1).abs().amax(1).clamp_min(1.0).view(-1, *[1] * (x.dim() - 1))
         return x + _RADII[i % len(_RADII)] * size * draws.normal(0, i, x.shape[1:], x.dtype)
 
     def _enter(self, point: Tensor) -> Tensor:
-        scale = self.rows.threat.scale(point)
-        moved = point - self.rows.x
-        return self._kept((moved if scale is None else moved / scale).flatten(1))
+        return self._kept(self._flat(point))
+
+    def _flat(self, point: Tensor) -> Tensor:
+        """v of points (b, ...): (b, n)."""
+        moved, scale = point - self.rows.x, self.rows.threat.scale(point)
+        return (moved if scale is None else moved / scale).flatten(1)
 
     def _points(self, v: Tensor) -> Tensor:
         delta, scale = v.view(self.rows.x.shape), self.rows.threat.scale(self.rows.x)
@@ -170,13 +172,9 @@ class Boundary:
 
     def _kept(self, v: Tensor) -> Tensor:
         """v with its points clipped to bounds and mask."""
-        x, bounds, v = self.rows.x, self.rows.threat.bounds, self._masked(v)
-        if bounds is None:
-            return v
-        low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in bounds)
-        point = self._points(v).clamp(torch.minimum(low, x), torch.maximum(high, x))
-        scale = self.rows.threat.scale(x)
-        return ((point - x) if scale is None else (point - x) / scale).flatten(1)
+        x, v = self.rows.x, self._masked(v)
+        low, high = self.rows.threat.box(x)
+        return v if low is None else self._flat(self._points(v).clamp(torch.minimum(low, x), torch.maximum(high, x)))
 
     def _masked(self, v: Tensor) -> Tensor:
         return self.rows.threat.masked(v.view(self.rows.x.shape)).flatten(1)

@@ -64,9 +64,14 @@ class Fitted:
 
 
 def aim_objective(objective: Objective, rows: Rows) -> Objective:
-    """Targeted versions of cross-entropy and margin if there is a target; other objectives unchanged."""
-    turned = {cross_entropy: targeted_cross_entropy, margin: targeted_margin}
-    return objective if rows.target is None else turned.get(objective, objective)
+    """The targeted version of a loss of labels if there is a target; other objectives unchanged."""
+    turned = {cross_entropy: targeted_cross_entropy, margin: targeted_margin, dlr: targeted_dlr}
+    if rows.target is not None:
+        return turned.get(objective, objective)
+    if objective in turned.values() and len(rows.labels) < 2:
+        name = getattr(objective, "__name__", "a targeted objective")
+        raise ValueError(f"attack: {name} needs a target: PGD(...)(f, x, y, threat, target=3), or labels=(y, target).")
+    return objective
 
 
 class Probe:

@@ -28,6 +28,7 @@ from resolvent.attacks.regression.objective import check_targets, pushes, root_m
 from resolvent.attacks.result import Attack
 from resolvent.attacks.rows import fit_threat
 from resolvent.attacks.segment_search import SegmentSearch
+from resolvent.attacks.threat.channels import working_dtype
 from resolvent.attacks.threat.threat import Threat
 from resolvent.attacks.victim import Victim
 from resolvent.usage.numbers import Counted, check_positive
@@ -127,8 +128,8 @@ def evaluate_regression(
     x, y, lengths = gather("evaluate_regression", data, how.samples)
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(f"evaluate_regression: y must hold real targets, got {y.dtype}; classes go to evaluate.")
-    victim = Victim(f, how.batch_size)
-    job = _Job(victim, x.detach(), y.detach(), lengths, fit_threat(threat, x, lengths), how, tolerance)
+    victim, x = Victim(f, how.batch_size), x.detach().to(working_dtype(x))
+    job = _Job(victim, x, y.detach(), lengths, fit_threat(threat, x, lengths), how, tolerance)
     return job.run(describe_threat(threat), folder, listener)
 
 

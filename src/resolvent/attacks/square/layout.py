@@ -1,7 +1,16 @@
 """The positions of Square's windows: squares on images (c, h, w), time segments x channels on sequences (l, d).
 
 A window is a tensor of indices (b, g, a) into the flattened input: `g` groups (channels), each with its own sign, and
-`a` indices in each. Only this file knows the shape of an input; the proposals in square_step.py use indices.
+`a` indices in each. Only this file knows the shape of an input; the proposals in step.py use indices. A layout is an
+`Image` or a `Sequence`:
+
+    width     random numbers that determine a window
+    extent    sides of a window covering about `share` of the input, each at least `least`
+    bump      the bump that fills one channel's part of a window, in both orientations: (2, a)
+    window    indices (b, g, a) of one window per sample from its numbers u; the second window has the same channels
+    frame     the windows as numbers, for compiled code; None if samples have different indices
+    stripes   the stripe of each index, (n,): the first Linf proposal has one sign per stripe
+    tiles     bumps on a grid, in both orientations (2, n), and each index's tile (n,): the first L2 or L1 proposal
 """
 
 from __future__ import annotations
@@ -9,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,39 +33,6 @@ Form = Literal["auto", "image", "sequence"]
 # A window for compiled code: two limits of its random numbers, their two strides, the stride of a channel, the number
 # of channels, how many are drawn, and the indices (a,) of one channel's part.
 Frame = tuple[tuple[int, int, int, int, int, int, int], NDArray[np.int64]]
-
-
-class Layout(Protocol):
-    """The input's shape, as the proposals need it; `width` random numbers determine a window."""
-
-    @property
-    def width(self) -> int: ...
-
-    def extent(self, share: float, least: int) -> tuple[int, ...]:
-        """Sides of a window covering about `share` of the input, each at least `least`."""
-        ...
-
-    def bump(self, extent: tuple[int, ...], norm: str) -> Tensor:
-        """The bump that fills one channel's part of a window, in both orientations: (2, a)."""
-        ...
-
-    def window(self, extent: tuple[int, ...], u: Tensor, second: bool = False) -> Tensor:
-        """Indices (b, g, a) of one window per sample from its numbers u; the second window has the same channels."""
-        ...
-
-    def frame(self, extent: tuple[int, ...]) -> Frame | None:
-        """The windows as numbers, for compiled code; None if samples have different indices."""
-        ...
-
-    def stripes(self) -> Tensor:
-        """The stripe of each index, (n,): the first Linf proposal has one sign per stripe."""
-        ...
-
-    def tiles(self, norm: str) -> tuple[Tensor, Tensor]:
-        """Bumps on a grid, in both orientations (2, n), and each index's tile (n,): the first L2 or L1 proposal."""
-        ...
-
-    def select(self, index: Tensor) -> Layout: ...
 
 
 def layout_of(x: Tensor, touchable: Tensor | None = None, form: Form = "auto", last: int = 1) -> Layout:
@@ -211,3 +187,6 @@ class Sequence:
         if number == self.d:
             return torch.arange(self.d, device=self.device)[None]
         return u[:, SIGNS + self.d : SIGNS + 2 * self.d].topk(number, dim=1).indices  # (b, number)
+
+
+Layout = Image | Sequence

@@ -2,13 +2,14 @@
 
 Everything is flat: x and best are (b, n), a window is indices (b, g, a), u (b, width) are a query's random numbers.
 The two kinds of step, `Corner` for Linf and `Bump` for L2 and L1, return points inside the threat. Row i of u is for
-the sample `sample[i]`, or for the sample i. On a CPU points are drawn by compiled code (square_numba.py).
+the sample `sample[i]`, or for the sample i. On a CPU points are drawn by compiled code (square_numba.py); `draw` is
+`next` in torch operations that do not synchronise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from resolvent.attacks.draws import Draws
 from resolvent.attacks.square.layout import Layout, layout_of
-from resolvent.attacks.threat.region import Bounds, Region, inward, slack
+from resolvent.attacks.threat.region import Region, inward, rows_of, slack
 from resolvent.attacks.threat.threat import Threat
 from resolvent.ops.ascent import SIGNS, TURN
 from resolvent.runtime.dispatch import choose, nothing, numba_or
@@ -28,24 +29,6 @@ _SHY = 1 - 1e-5  # L1: rounding of x + delta over many entries exceeds the toler
 _TILT, _SIDE = 10, 11  # streams of the first point
 
 
-Room = Bounds | Region
-
-
-class Step(Protocol):
-    @property
-    def layout(self) -> Layout: ...
-
-    def first(self, draws: Draws) -> Tensor: ...
-
-    def next(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor: ...
-
-    def draw(self, best: Tensor, share: float, u: Tensor, sample: Tensor | None = None) -> Tensor:
-        """`next` in torch operations that do not synchronise."""
-        ...
-
-    def select(self, index: Tensor) -> Step: ...
-
-
 def step_for(x: Tensor, threat: Threat, layout: Layout, thrifty: bool = True) -> Step:
     """x (b, ...) unflattened, threat fitted to it."""
     if threat.norm == "linf":
@@ -53,8 +36,9 @@ def step_for(x: Tensor, threat: Threat, layout: Layout, thrifty: bool = True) ->
         low, high = threat.project(x - reach, x), threat.project(x + reach, x)
         return Corner(layout, low.flatten(1), high.flatten(1), thrifty)
     free = None if threat.mask is None else threat.masked(torch.ones_like(x)).flatten(1)
-    room: Room = threat.around(x).cut() if threat.norm == "l2" else threat.scaled(_SHY).around(x).flat()
-    return Bump(layout, threat.norm, room, threat.radius(x).view(-1, 1), x.flatten(1), free)
+    room = (threat if threat.norm == "l2" else threat.scaled(_SHY)).around(x).flat()
+    nearest = None if threat.norm == "l2" else room
+    return Bump(layout, threat.norm, nearest, room.low, room.high, threat.radius(x).view(-1, 1), x.flatten(1), free)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +87,9 @@ class Bump:
 
     layout: Layout
     norm: str
-    room: Room  # L2: the bounds; L1: the region of radius slightly below eps
+    room: Region | None  # L1: of radius slightly below eps
+    low: Tensor | None  # (1 or b, n) bounds: clipping to them moves towards x, so that no norm can grow
+    high: Tensor | None
     eps: Tensor  # (b, 1)
     x: Tensor  # (b, n)
     free: Tensor | None  # (b, n) 1 where the threat may act, else 0; None: everywhere
@@ -129,8 +115,7 @@ class Bump:
         return self._next(best, share, u) if sample is None else self.select(sample)._next(best[sample], share, u)
 
     def _region(self) -> tuple[Any, ...]:
-        assert isinstance(self.room, Bounds)
-        parts = self.x, self.eps, self.room.low, self.room.high, self.free
+        parts = self.x, self.eps, self.low, self.high, self.free
         return tuple(_array(self.x[:0] if part is None else part) for part in parts)
 
     def _next(self, best: Tensor, share: float, u: Tensor) -> Tensor:
@@ -147,8 +132,9 @@ class Bump:
 
     def select(self, index: Tensor) -> Bump:
         free = None if self.free is None else self.free[index]
-        layout, room = self.layout.select(index), self.room.select(index)
-        return Bump(layout, self.norm, room, self.eps[index], self.x[index], free)
+        layout, room = self.layout.select(index), None if self.room is None else self.room.select(index)
+        low, high = rows_of(self.low, index), rows_of(self.high, index)
+        return Bump(layout, self.norm, room, low, high, self.eps[index], self.x[index], free)
 
     def _bump(self, extent: tuple[int, ...], at: Tensor, u: Tensor) -> Tensor:
         shape = self.layout.bump(extent, self.norm).to(self.x.dtype)  # (2, a)
@@ -173,12 +159,16 @@ class Bump:
 
     def _inside(self, delta: Tensor) -> Tensor:
         """L2: to the sphere, then clipped to the bounds. L1: the nearest point of ball and bounds."""
-        if self.norm == "l1":
+        if self.room is not None:
             return self.room.project(delta.add_(self.x))
         length = torch.linalg.vector_norm(delta, 2, dim=1, keepdim=True, dtype=torch.float64)
         shy = self.eps.double() * (1 - slack(delta.dtype, delta.shape[1]))
         delta = (delta * (shy / length.clamp_min(_TINY))).to(delta.dtype)
-        return self.room.project(inward(self.x, self.x + delta, delta.abs()))
+        moved = inward(self.x, self.x + delta, delta.abs())
+        return moved if self.low is None else moved.clamp(self.low, self.high)
+
+
+Step = Corner | Bump
 
 
 def find_compiled(best: Tensor, step: str = "corner") -> Any:
@@ -223,7 +213,7 @@ def _probe_corner(load: Any, device: torch.device, dtype: torch.dtype) -> bool:
 def _probe_bump(load: Any, device: torch.device, dtype: torch.dtype) -> bool:
     best, u, layout = _line(dtype)
     x = best.flip(1)
-    step = Bump(layout, "l2", Bounds(x[:1] - 1, x[:1] + 1), torch.full_like(x[:, :1], 0.7), x, None)
+    step = Bump(layout, "l2", None, x[:1] - 1, x[:1] + 1, torch.full_like(x[:, :1], 0.7), x, None)
     extent = layout.extent(0.4, 3)
     shape, frame = layout.bump(extent, "l2").to(dtype), layout.frame(extent)
     found = load().bump(best.numpy(), step._region(), shape.numpy(), np.arange(2), u.numpy(), frame)

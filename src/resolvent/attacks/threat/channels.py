@@ -52,3 +52,16 @@ def split(eps: Any, x: Tensor, dtype: torch.dtype) -> Split:
     ratio = torch.where(over, torch.nextafter(ratio, ratio.new_zeros(())), ratio)
     free = ratio >= torch.finfo(dtype).tiny
     return Split(radius, torch.where(free, ratio, 1.0), None if bool(free.all()) else free)
+
+
+def norm_of(norm: str, delta: Tensor, scale: Tensor | None) -> Tensor:
+    """(b,), at least in float32; with a scale (1 or b, ...) that of delta / scale."""
+    flat = (delta if scale is None else delta / scale).flatten(1).to(working_dtype(delta))
+    if norm == "linf":
+        return flat.abs().amax(1)  # ten times faster than vector_norm on a CPU
+    return torch.linalg.vector_norm(flat, 2 if norm == "l2" else 1, dim=1)
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """The type of x, at least float32."""
+    return torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,13 +80,8 @@ class Region:
                            for v in (self.low, self.high, self.free))  # fmt: skip
         return replace(self, x=self.x.flatten(1), low=low, high=high, free=free)
 
-    def cut(self) -> Bounds:
-        """Its bounds alone, for points (b, n) known to be in the ball."""
-        flat = self.flat()
-        return Bounds(flat.low, flat.high)
-
     def select(self, index: Tensor) -> Region:
-        low, high, free = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high, self.free))
+        low, high, free = (rows_of(v, index) for v in (self.low, self.high, self.free))
         down, up = (None if v is None else v[index] for v in (self.down, self.up))
         return Region(self.norm, self.x[index], self.eps[index], low, high, down, up, free)
 
@@ -110,19 +106,9 @@ class Region:
         return torch.linalg.vector_norm(delta, order, dim=1, keepdim=True, dtype=torch.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class Bounds:
-    """The allowed values of points (b, n): clipping to them moves towards x, so that no norm can grow."""
-
-    low: Tensor | None  # (1 or b, n)
-    high: Tensor | None
-
-    def project(self, x_adv: Tensor) -> Tensor:
-        return x_adv if self.low is None or self.high is None else x_adv.clamp(self.low, self.high)
-
-    def select(self, index: Tensor) -> Bounds:
-        low, high = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.low, self.high))
-        return Bounds(low, high)
+def rows_of(value: Any, index: Tensor) -> Any:
+    """These rows of a tensor (b, ...); one of a single row, which all samples share, and None stay."""
+    return value if value is None or value.shape[0] == 1 else value[index]
 
 
 def _rows(bound: Tensor, x: Tensor) -> Tensor:

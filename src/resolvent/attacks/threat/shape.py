@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.attacks.threat.region import rows_of
 from resolvent.usage.numbers import check_count
 
 NYQUIST = 0.5
@@ -128,15 +129,19 @@ def align_time(kept: Tensor, rank: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Shape:
-    """The constraints of a fitted threat on a perturbation besides its size."""
+    """The constraints of a fitted threat on a perturbation besides its size, and the values that limit it."""
 
     steps: int | None
     band: Band | None
     spans: Tensor | None  # (b,) of padded samples
+    low: Tensor | None  # (1 or b, ...) of x's rank, as the rest
+    high: Tensor | None
+    scale: Tensor | None  # each channel's share of the largest eps
 
     def select(self, index: Tensor) -> Shape:
         spans = None if self.spans is None else self.spans[index]
-        return Shape(self.steps, self.band, spans)
+        limits = (rows_of(v, index) for v in (self.low, self.high, self.scale))
+        return Shape(self.steps, self.band, spans, *limits)
 
     def holds(self, delta: Tensor, slack: Tensor) -> Tensor:
         """Whether few enough steps are touched, and nothing above `slack` (b,) is outside of the band: (b,)."""

@@ -10,12 +10,12 @@ the nearest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from resolvent.attacks.threat.channels import norm_of
 from resolvent.attacks.threat.region import Region
 from resolvent.attacks.threat.shape import Shape, align_time, find_heaviest, keep_band
 
@@ -24,30 +24,15 @@ _SLACK = 2.5e-7  # of max(1, |x|, eps): tolerated rounding past a bound before c
 
 
 @dataclass(frozen=True, eq=False)
-class Limits:
-    """Limits of values: bounds (1 or b, ...) of x's rank, and each channel's share of the largest eps."""
-
-    low: Tensor | None
-    high: Tensor | None
-    scale: Tensor | None
-
-    def select(self, index: Tensor) -> Limits:
-        low, high, scale = (v if v is None or len(v) == 1 else v[index] for v in (self.low, self.high, self.scale))
-        return Limits(low, high, scale)
-
-
-@dataclass(frozen=True, eq=False)
 class ShapedRegion(Region):
-    """`unshaped` is the region without the shape; `measure` is the size of perturbations in its norm, (b,)."""
+    """`unshaped` is the region without the shape."""
 
     unshaped: Region
     shape: Shape
-    limits: Limits
-    measure: Callable[[Limits, Tensor], Tensor]
 
     @classmethod
-    def around(cls, ball: Region, shape: Shape, limits: Limits, measure: Callable[..., Tensor]) -> ShapedRegion:
-        return cls(ball.norm, ball.x, ball.eps, None, None, None, None, ball.free, ball, shape, limits, measure)
+    def around(cls, ball: Region, shape: Shape) -> ShapedRegion:
+        return cls(ball.norm, ball.x, ball.eps, None, None, None, None, ball.free, ball, shape)
 
     def project(self, x_adv: Tensor) -> Tensor:
         if self.shape.band is not None:
@@ -55,8 +40,7 @@ class ShapedRegion(Region):
         return x_adv if self.shape.steps is None else self._in_few_steps(x_adv)
 
     def select(self, index: Tensor) -> ShapedRegion:
-        unshaped, shape, limits = self.unshaped.select(index), self.shape.select(index), self.limits.select(index)
-        return self.around(unshaped, shape, limits, self.measure)
+        return self.around(self.unshaped.select(index), self.shape.select(index))
 
     def _in_few_steps(self, x_adv: Tensor) -> Tensor:
         x, steps = self.x, self.shape.steps
@@ -73,7 +57,7 @@ class ShapedRegion(Region):
     def _in_band(self, x_adv: Tensor) -> Tensor:
         x, wrong = self.x, torch.zeros_like(x_adv)
         delta = self._filtered(x_adv - x)
-        for _ in range(_ROUNDS if self.norm == "linf" or self.limits.low is not None else 0):
+        for _ in range(_ROUNDS if self.norm == "linf" or self.shape.low is not None else 0):
             near = self.unshaped.project(x + delta + wrong) - x
             wrong = delta + wrong - near
             delta = self._filtered(near)
@@ -82,8 +66,8 @@ class ShapedRegion(Region):
     def _fitting(self, delta: Tensor) -> Tensor:
         """The largest factor up to 1 with which delta stays in the ball and, up to rounding, in the bounds."""
         x, radius = self.x, self.eps.flatten()
-        over = self.measure(self.limits, delta) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
-        low, high = self.limits.low, self.limits.high
+        over = norm_of(self.norm, delta, self.shape.scale) / radius.clamp_min(torch.finfo(delta.dtype).tiny)  # (b,)
+        low, high = self.shape.low, self.shape.high
         if low is not None and high is not None:
             reach = torch.maximum(x.flatten(1).abs().amax(1), radius).clamp_min(1.0)
             slack = (_SLACK * reach).view(-1, *[1] * (x.dim() - 1))
@@ -96,6 +80,3 @@ class ShapedRegion(Region):
         delta = delta if self.free is None else delta * self.free
         found = keep_band(delta, self.shape.band, self.shape.spans)
         return found if self.free is None else found * self.free
-
-    def flat(self) -> Region:
-        raise TypeError("a region with a shape over time has no flat form.")

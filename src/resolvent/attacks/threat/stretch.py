@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resolvent.attacks.threat.region import Region, inward
+from resolvent.attacks.threat.region import Region, inward, rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +40,14 @@ class Stretch:
         return low.clamp_max(0.0), high.clamp_min(0.0)
 
     def select(self, index: Tensor) -> Stretch:
-        scale, low, high = (v if v is None or v.shape[0] == 1 else v[index] for v in (self.scale, self.low, self.high))
-        assert scale is not None
-        return Stretch(self.x[index], scale, low, high)
-
-    def flat(self) -> Stretch:
-        """The same for points (b, n)."""
-        scale, low, high = (None if v is None else v.expand(v.shape[0], *self.x.shape[1:]).flatten(1)
-                            for v in (self.scale, self.low, self.high))  # fmt: skip
-        assert scale is not None
-        return Stretch(self.x.flatten(1), scale, low, high)
+        return Stretch(self.x[index], *(rows_of(v, index) for v in (self.scale, self.low, self.high)))
 
     def beside(self) -> Stretch:
         """Flat, for several points of each sample: (b, k, n)."""
-        flat = self.flat()
-        low, high = (None if v is None else v[:, None] for v in (flat.low, flat.high))
-        return Stretch(flat.x[:, None], flat.scale[:, None], low, high)
+        scale, low, high = (None if v is None else v.expand(v.shape[0], *self.x.shape[1:]).flatten(1)[:, None]
+                            for v in (self.scale, self.low, self.high))  # fmt: skip
+        assert scale is not None
+        return Stretch(self.x.flatten(1)[:, None], scale, low, high)
 
     def _clamp(self, point: Tensor) -> Tensor:
         """Cut at the bounds, unless x itself is slightly outside: then the limit is x."""

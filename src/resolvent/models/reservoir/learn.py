@@ -56,7 +56,7 @@ def learn_reservoir(
     x, y = x.to(next(model.parameters())), y.to(next(model.parameters()).device)
     lengths = None if lengths is None else lengths.to(x.device)
     with model.frozen():
-        head.levels.set(_seen(model, x, lengths, generator), max(softness, SHARPEST), generator)
+        head.levels.set(_sample_outputs(model, x, lengths, generator), max(softness, SHARPEST), generator)
         parts = torch.arange(len(x)).split(max(1, WORK // max(1, x.shape[1] * d)))
         rows = [(x[i], None if lengths is None else lengths[i]) for i in parts]
         shares = torch.cat([head.levels.shares(_outputs(model, part), end) for part, end in rows])
@@ -76,7 +76,7 @@ def _draw(model: Model, length: int, generator: torch.Generator | None) -> None:
     entry.copy_(torch.where(place < count, sign, 0.0))
 
 
-def _seen(model: Model, x: Tensor, lengths: Tensor | None, generator: torch.Generator | None) -> Tensor:
+def _sample_outputs(model: Model, x: Tensor, lengths: Tensor | None, generator: torch.Generator | None) -> Tensor:
     """Outputs (m, d) at no more than STEPS evenly spaced steps of each of ROWS samples."""
     seen = []
     for i in torch.randperm(len(x), generator=generator)[:ROWS].tolist():

@@ -126,15 +126,16 @@ class PGDAT:
         return self.inner.ascend(model, batch, start, criterion, lambda _: batch.y)
 
     def at(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> Loss:
-        output = wide(batch.call(model)(x_adv))
-        return Loss(batch.loss(output), output)
+        return Loss(*self._loss(lambda x: wide(batch.call(model)(x)), batch, x_adv))
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         """The same with the lowered form, as a fixed sequence of operations."""
         ascent = self.inner.ascent(threat, batch.x)
         start = threat.random_start(batch.x, batch.draws, region=ascent.region)
-        x_adv = run_ascent(f, ascent, start, (criterion, batch.y))
-        output = f.learnt(x_adv)
+        return self._loss(f.learnt, batch, run_ascent(f, ascent, start, (criterion, batch.y)))
+
+    def _loss(self, f: Forward, batch: Batch, x_adv: Tensor) -> tuple[Tensor, Tensor]:
+        output = f(x_adv)
         return batch.loss(output), output
 
 
@@ -162,30 +163,33 @@ class TRADES:
     def find(self, model: nn.Module, batch: Batch) -> Tensor:
         """x', where the outputs deviate most from those at x."""
         start = lambda threat: self._start(batch, threat.around(batch.x))  # noqa: E731
-        apart = squared_deviation if batch.y.is_floating_point() else kl
-        return self.inner.ascend(model, batch, start, apart, lambda victim: victim.forward(batch.x, batch.lengths))
+        clean = lambda victim: victim.forward(batch.x, batch.lengths)  # noqa: E731
+        return self.inner.ascend(model, batch, start, _apart(batch), clean)
 
     def at(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> Loss:
-        apart = squared_deviation if batch.y.is_floating_point() else kl
-        f = batch.call(model)
-        output = wide(f(batch.x))
-        robust = batch.mean(apart(wide(f(x_adv)), output))
-        return Loss(batch.loss(output) + self.beta * robust, output)
+        return Loss(*self._loss(lambda x: wide(batch.call(model)(x)), batch, x_adv))
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         """The same with the lowered form, as a fixed sequence of operations."""
-        apart = squared_deviation if batch.y.is_floating_point() else kl
         with torch.no_grad():
             clean = f.still(batch.x)
         ascent = self.inner.ascent(threat, batch.x)
-        x_adv = run_ascent(f, ascent, self._start(batch, ascent.region), (apart, clean))
-        output = f.learnt(batch.x)
-        robust = batch.mean(apart(f.learnt(x_adv), output))
+        x_adv = run_ascent(f, ascent, self._start(batch, ascent.region), (_apart(batch), clean))
+        return self._loss(f.learnt, batch, x_adv)
+
+    def _loss(self, f: Forward, batch: Batch, x_adv: Tensor) -> tuple[Tensor, Tensor]:
+        output = f(batch.x)
+        robust = batch.mean(_apart(batch)(f(x_adv), output))
         return batch.loss(output) + self.beta * robust, output
 
     def _start(self, batch: Batch, region: Region) -> Tensor:
         x = batch.x
         return region.project(x + self.noise * batch.draws.normal(0, 0, x.shape[1:], x.dtype))
+
+
+def _apart(batch: Batch) -> Callable[..., Tensor]:
+    """How far apart outputs are: of classes, or real ones."""
+    return squared_deviation if batch.y.is_floating_point() else kl
 
 
 def pgd_at(threat: Threat, *, steps: int = 10, step_size: float | None = None) -> PGDAT:

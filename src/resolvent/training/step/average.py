@@ -29,7 +29,6 @@ class Average:
 
     def include(self, model: nn.Module, step: int, per_epoch: int) -> None:
         """Include the weights after `step` steps in the average if they are due."""
-        """A context in which the model holds the average."""
         kind = self.settings.average
         due = kind == "ema" or (kind == "swa" and step % per_epoch == 0)
         if not due or step < self.settings.average_from * per_epoch:

@@ -8,8 +8,6 @@ dimensions; training follows the gradient at w + v.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from resolvent.training.objective import Loss
 from resolvent.training.step.adversarial import PGDAT, TRADES, Inner
 from resolvent.training.step.batch import Batch
+from resolvent.training.step.parameter_aliases import put_parameters
 from resolvent.usage.numbers import check_positive
 
 
@@ -39,7 +38,8 @@ class AWP:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         x_adv = self.objective.find(model, batch)
-        with shift_weights(model, self.worst(model, batch, x_adv)):
+        worst = self.worst(model, batch, x_adv)
+        with put_parameters(model, {p: p + v for p, v in worst.items()}):  # gradients reach p
             return self.objective.at(model, batch, x_adv)
 
     def worst(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> dict[nn.Parameter, Tensor]:
@@ -53,20 +53,6 @@ class AWP:
                 buffer.copy_(before)
             pairs = [(p, g, g.norm()) for p, g in zip(moved, slopes, strict=True) if g is not None]
             return {p: torch.where(size > 0, self.gamma * p.norm() * g / size, 0) for p, g, size in pairs}
-
-
-@contextmanager
-def shift_weights(model: nn.Module, by: dict[nn.Parameter, Tensor]) -> Iterator[None]:
-    """A context in which w + v replaces w, and gradients reach w."""
-    held = [(own._parameters, name, p) for own in model.modules() for name, p in own._parameters.items() if p in by]
-    made = {p: p + v for p, v in by.items()}  # once for shared parameters
-    try:
-        for own, name, p in held:
-            own[name] = made[p]  # type: ignore[assignment]
-        yield
-    finally:
-        for own, name, p in held:
-            own[name] = p
 
 
 def awp(objective: PGDAT | TRADES, gamma: float = 5e-3) -> AWP:
