@@ -126,16 +126,14 @@ class PGDAT:
         return self.inner.ascend(model, batch, start, criterion, lambda _: batch.y)
 
     def at(self, model: nn.Module, batch: Batch, x_adv: Tensor) -> Loss:
-        return Loss(*self._loss(lambda x: wide(batch.call(model)(x)), batch, x_adv))
+        output = wide(batch.call(model)(x_adv))
+        return Loss(batch.loss(output), output)
 
     def recorded(self, f: Passes, batch: Batch, threat: Threat) -> tuple[Tensor, Tensor]:
         """The same with the lowered form, as a fixed sequence of operations."""
         ascent = self.inner.ascent(threat, batch.x)
         start = threat.random_start(batch.x, batch.draws, region=ascent.region)
-        return self._loss(f.learnt, batch, run_ascent(f, ascent, start, (criterion, batch.y)))
-
-    def _loss(self, f: Forward, batch: Batch, x_adv: Tensor) -> tuple[Tensor, Tensor]:
-        output = f(x_adv)
+        output = f.learnt(run_ascent(f, ascent, start, (criterion, batch.y)))
         return batch.loss(output), output
 
 
