@@ -98,7 +98,18 @@ def test_a_model_of_levels_trains_streams_and_comes_back(tmp_path: Path) -> None
     torch.testing.assert_close(again(x, lengths), whole, rtol=1e-5, atol=1e-6)
     eager = run(describe(model), x, lengths)
     torch.testing.assert_close(eager, model(x, lengths))
-    assert "head.levels" in str(rv.analysis.certified_gain(model.gain_parts()))  # why there is no bound
+
+
+def test_its_bound_holds_and_it_is_exported(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    block = rv.models.ResidualConfig(rv.models.L2RUConfig(4), mixer="none", activation="none")
+    config = rv.ModelConfig(rv.models.ChannelsConfig(2), block, rv.models.LevelsConfig(3, 4), 8, 1, norm="none")
+    model = rv.build_model(config).double().eval()
+    gain = rv.analysis.certified_gain(model.gain_parts(11))
+    x, step = torch.randn(50, 11, 2, dtype=torch.float64), 1e-3 * torch.randn(50, 11, 2, dtype=torch.float64)
+    ratio = (model(x + step) - model(x)).norm(dim=1) / step.flatten(1).norm(dim=1)
+    assert 0.01 < float(ratio.max()) / gain.value <= 1
+    rv.export(model.float(), tmp_path / "file", "pt2")  # compared with the model before it is kept
 
 
 def test_certified_models_refuse_levels() -> None:

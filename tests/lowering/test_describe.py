@@ -50,6 +50,7 @@ CONFIGS: dict[str, c.ModelConfig] = {
        for norm in ("layer", "batch", "rms", "scale", "none") for prenorm in (True, False)},
     **{f"pool {kind}": replace(SMALL, head=c.RegressionConfig(2, kind)) for kind in ("mean", "last", "max", "none")},
     "hidden": replace(SMALL, head=c.ClassifierConfig(3, "last", 5, std=0.1)),
+    "levels": replace(SMALL, head=c.LevelsConfig(3, 4)),
     "tokens": replace(SMALL, input=c.TokensConfig(7)),
     "language": replace(SMALL, input=c.TokensConfig(7), head=c.LanguageConfig()),
     "language, scaled and capped": replace(SMALL, input=c.TokensConfig(7, scale=2.0), norm_eps=0.1,

@@ -61,12 +61,12 @@ class Step(nn.Module):
     The output equals that of `Whole` for the sequence so far.
     """
 
-    def __init__(self, network: p.Network, prepared: Prepared | None, d_model: int) -> None:
+    def __init__(self, network: p.Network, prepared: Prepared | None, width: int) -> None:
         super().__init__()
         check_streams(network)
         self.prepared = prepared  # its state comes first
         self.kind, self.tower, self.head = _parts(network)
-        self.pooled = {"mean": ((d_model,), (1,)), "max": ((d_model,), (1,))}.get(self.kind, ())
+        self.pooled = {"mean": ((width,), (1,)), "max": ((width,), (1,))}.get(self.kind, ())
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:

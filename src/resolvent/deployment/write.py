@@ -140,7 +140,8 @@ class _Made:
 
     def step_form(self) -> Step:
         with torch.no_grad():
-            return Step(self.network, self._prepared(), self.model.config.d_model).eval()
+            width = getattr(self.model.head, "d_model", self.model.config.d_model)  # of what is pooled
+            return Step(self.network, self._prepared(), width).eval()
 
     # -- inputs ----------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from resolvent.blocks.gru import GRU
 from resolvent.blocks.h3 import H3
 from resolvent.blocks.hawk import Hawk
 from resolvent.blocks.head import Match, Readout
-from resolvent.blocks.levels import LevelReadout
+from resolvent.blocks.levels import LevelReadout, Levels
 from resolvent.blocks.mamba import Mamba
 from resolvent.blocks.mega import GatedAttention
 from resolvent.blocks.mixer import MLP, GatedMLP, Mixer
@@ -323,6 +323,12 @@ def _network(
     return p.Network(name, tower.body, entry, start, drop, body, (*end, *shares), pool, head)
 
 
+@rule(Levels)
+def _levels(to: Describer, module: Levels, name: str) -> Chain:
+    """clamp(W y + b, 0, 1), where W has one entry in each row: a channel's slope."""
+    return p.Linear(name, module, _ramps), p.Activation(name, module, "ramp")
+
+
 @rule(nn.Embedding)
 def _embedding(to: Describer, module: nn.Embedding, name: str) -> Chain:
     return (p.Embedding(name, module),)
@@ -367,6 +373,11 @@ def _upper(module: Any) -> p.Matrix:
 
 def _lower(module: Any) -> p.Matrix:
     return module.weight.chunk(2)[1], None if module.bias is None else module.bias.chunk(2)[1]
+
+
+def _ramps(module: Levels) -> p.Matrix:
+    W = torch.diag(module.slope).repeat_interleave(module.levels.shape[1], 0)  # (d k, d)
+    return W, (0.5 - module.levels * module.slope[:, None]).flatten()
 
 
 def _matrix(i: int) -> Callable[[Any], p.Matrix]:

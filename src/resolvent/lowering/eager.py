@@ -20,7 +20,7 @@ from resolvent.lowering.program import Chain, Node, Program
 
 CURVES: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "relu": F.relu,
-    "sigmoid": torch.sigmoid, "tanh": torch.tanh, "none": lambda x: x,
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh, "none": lambda x: x, "ramp": lambda x: x.clamp(0, 1),
 }  # fmt: skip
 
 

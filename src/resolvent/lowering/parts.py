@@ -25,7 +25,7 @@ from resolvent.ssm.rounding import Rounding, count, of_function
 # The tanh form has its largest slope 1.128993... at 1.418504 (rounded up).
 SLOPES = {
     "gelu": (1 + math.erf(1)) / 2 + math.exp(-1) / math.sqrt(math.pi), "gelu_tanh": 1.128994, "silu": SILU_SLOPE,
-    "relu": 1.0, "tanh": 1.0, "sigmoid": 0.25,
+    "relu": 1.0, "tanh": 1.0, "sigmoid": 0.25, "ramp": 1.0,
 }  # fmt: skip
 
 WANTED = "known Lipschitz constant"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from resolvent.blocks.activation import Activation as Curve
+from resolvent.blocks import activation
 from resolvent.blocks.certified.head import CertifiedPooling
 from resolvent.blocks.norm import NormKind
 
@@ -54,7 +54,7 @@ class Linear(Node):
 
 @dataclass(frozen=True, eq=False)
 class Activation(Node):
-    kind: Curve
+    kind: activation.Activation | Literal["ramp"]  # ramp: clamp(x, 0, 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ def _refuse(node: Node) -> Stages:
 
 def _activation(node: p.Activation) -> Stages:
     assert node.kind != "none"
-    return [Pointwise(node.kind)]
+    return _refuse(node) if node.kind == "ramp" else [Pointwise(node.kind)]
 
 
 def _norm(node: p.Norm) -> Stages:

@@ -67,8 +67,7 @@ class ModelOptions:
     }
 
     layer: Annotated[str | None, option("NAME")] = None
-    """The layer, or a block such as mamba; else s4d (l2ru with --certified). For few samples: reservoir, random
-    systems with a read-out in closed form, of which --epochs or --objective train all weights further."""
+    """A layer, a block such as mamba, or reservoir; else s4d (--certified: l2ru)."""
     block: Annotated[str | None, option("NAME")] = None
     """What follows the layer in its residual block: glu (when left out), mlp, linear, half_glu1, half_glu2 or none;
     or a whole block that includes its layer: mamba, hawk, griffin, h3, mega, attention."""
@@ -121,7 +120,7 @@ class TrainingOptions:
     class_weights: Annotated[str | None, option("{balanced,none,A,B,...}")] = None
     """Weight of each class: balanced (every class the same in total), a number for each, or none (equal samples)."""
     epochs: Annotated[int | None, option("INT")] = None
-    """Passes over the data; 20 when left out (none for a reservoir with the standard objective)."""
+    """Passes over the data; 20 when left out."""
     batch_size: Annotated[int | None, option("INT")] = None
     """Samples of a step; 64 when left out."""
     lr: Annotated[float | None, option("FLOAT")] = None

@@ -1,6 +1,6 @@
 """The blocked pass for compilers and exports: two opaque nodes with real inputs and outputs, for any length.
 
-    resolvent::diagonal_tables  lam, weight, gain of a bank -> Toeplitz, M_in, M_out, lam^1 .. lam^T, lam^T
+    resolvent::diagonal_tables  first number, lam, weight, gain of a bank -> Toeplitz, M_in, M_out, lam^1 ... lam^T
     resolvent::blocked_pass     u (b, l, d), h0 (b, d, s) and tables -> y (b, l, d), states before blocks (d, b, m s)
 
 Complex numbers are passed as real pairs (..., 2). The state after a sequence's last step is computed in torch
@@ -52,8 +52,8 @@ def block_length(length: int) -> int:
 
 def diagonal_blocks(bank: DiagonalBank, T: int, dtype: torch.dtype, delay: bool = False) -> Blocks:
     """The tables of a bank with numbers as pairs, or real."""
-    now = first_number(bank, delay)
-    given = [stack_parts(bank.lam), stack_parts(bank.weight), now.to(dtype)]
+    now = first_number(bank, delay).to(dtype)  # first: an operation's tables have the type of its first parameter
+    given = [now, stack_parts(bank.lam), stack_parts(bank.weight)]
     given += [] if bank.gain is None else [stack_parts(bank.gain)]
     toeplitz, M_in, M_out, powers, whole = _TABLES.operator(given, "", T, delay)
     return Blocks(toeplitz, M_in, M_out, PairCarry(powers, whole))  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def run(blocks: Blocks, u: Tensor, h0: Tensor | None, lengths: Tensor | None = N
 
 
 def _make_tables(given: Sequence[Tensor], _: str, T: int, delay: bool) -> list[Tensor]:
-    lam, weight, now, *gain = given
+    now, lam, weight, *gain = given
     bank = DiagonalBank(join_pairs(lam, 3), join_pairs(weight, 3), gain=join_pairs(gain[0], 3) if gain else None)
     by_hand = is_untransformed() and not is_recorded(lam)
     return [stack_parts(t).contiguous() for t in make_tables(bank, now, T, delay, by_hand)]
@@ -97,7 +97,7 @@ def tables_shapes(given: Sequence[Tensor], T: int, like: int) -> list[tuple[int,
     return [(d, T, T), (d, T, s), (d, T, s), (d, T, n, *number), (d, n, *number)]
 
 
-_TABLES = Opaque("diagonal_tables", _make_tables, lambda given, _, T, delay: tables_shapes(given, T, 0))
+_TABLES = Opaque("diagonal_tables", _make_tables, lambda given, _, T, delay: tables_shapes(given, T, 1))
 
 
 # -- the pass ----------------------------------------------------------------------------------------------------------
