@@ -17,6 +17,7 @@ from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, Ta
 from resolvent.experiments.objective_settings import Goal
 from resolvent.experiments.tasks import open_task
 from resolvent.models import build_model
+from resolvent.models.reservoir.learn import WORK
 from resolvent.training.weighted import balanced_weights
 from resolvent.usage.error import UsageError
 
@@ -47,10 +48,13 @@ def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptio
         )
     goal = within_reach(goal, training, task)
     classified = task.vocabulary is None and task.classes is not None
+    config = model_for(task, model)
+    if not budget.lr and training.batch_size is None:  # nothing depends on it but memory and time
+        budget = replace(budget, batch_size=min(budget.batch_size, max(1, WORK // (task.length * config.d_model))))
     cell = Cell(
         "train",
         (_tag(choice.name), name_of(model), goal.kind),
-        model_for(task, model),
+        config,
         choice,
         replace(goal, weights=class_weights(training, task)),
         budget,
@@ -153,8 +157,7 @@ def budget_of(training: TrainingOptions) -> Budget:
 
 
 def reservoir_budget(budget: Budget, training: TrainingOptions) -> Budget:
-    """Smaller steps from the solution in closed form; none where nothing else was asked for: it is only measured, in
-    batches that fit into memory."""
+    """Smaller steps from the solution in closed form; none where nothing else was asked for: it is only measured."""
     if training.epochs is None and training.objective in (None, "standard"):
         steps = ("--class-weights", "--lr", "--patience", "--average")
         if wrong := [name for name in list_given(training) if name in steps]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -69,8 +69,8 @@ def _check(model: Model, x: Tensor, y: Tensor, lengths: Tensor | None) -> None:
     """Refuse what would fail, or leave NaN, after weights have been replaced."""
     if len(x.shape) != 3 or 0 in x.shape:
         raise ValueError(f"learn_reservoir: expected x (n, l, c), n, l and c at least 1, got shape {tuple(x.shape)}.")
-    config, c = getattr(model, "config", None), x.shape[2]
-    how = getattr(config, "head", None)
+    config: Any = getattr(model, "config", None)
+    how, c = getattr(config, "head", None), x.shape[2]
     if not isinstance(how, LevelsConfig) or config != reservoir_config(c, how.classes, config.d_model, how.levels):
         raise ValueError(f"learn_reservoir: expected a model of `reservoir_config` with the {c} channels of x.")
     if y.shape != x.shape[:1] or y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= how.classes:
