@@ -52,3 +52,17 @@ def test_labels_of_any_whole_type_give_the_same_model() -> None:
         found.append(model(x))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+def test_the_systems_drawn_do_not_depend_on_the_default_type() -> None:
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            model = rv.build_model(rv.models.reservoir_config(2, 3, systems=20)).double()
+            rv.models.learn_reservoir(model, x, y, generator=torch.Generator().manual_seed(0))
+        finally:
+            torch.set_default_dtype(before)
+        found.append(model.tower.entry.weight)
+    assert torch.equal(found[0], found[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -89,8 +90,9 @@ def _draw(model: Model, length: int, generator: torch.Generator | None) -> None:
     lam_bar, C = (t.to(entry.device) for t in reservoir(d, MODES, length, generator))
     layer.set_modes(lam_bar, torch.ones_like(lam_bar)[..., None], C[:, None])
     most = min(c, MOST)
-    count = (2 ** (torch.rand(d, 1, generator=generator) * math.log2(most + 1))).floor().clamp(1, most)
-    place = torch.rand(d, c, generator=generator).argsort(1).argsort(1)
+    rand = partial(torch.rand, dtype=torch.float32, generator=generator)  # the same under any default type
+    count = (2 ** (rand(d, 1) * math.log2(most + 1))).floor().clamp(1, most)
+    place = rand(d, c).argsort(1).argsort(1)
     sign = torch.randint(0, 2, (d, c), generator=generator) * 2.0 - 1
     entry.copy_(torch.where(place < count, sign, 0.0))
 
