@@ -48,10 +48,11 @@ def tasks() -> list[tuple[str, str]]:
 
 
 def layers() -> list[tuple[str, str]]:
-    """The layers of `resolvent check`."""
+    """The layers of `resolvent check`, and what `run train --layer` takes besides."""
     from resolvent.conformance.cases import layer_class, layer_names
 
-    return [(name, _first_line(layer_class(name).__doc__)) for name in layer_names()]
+    reservoir = ("reservoir", "For few samples: random S4D systems with a read-out in closed form (run train --layer).")
+    return [*((name, _first_line(layer_class(name).__doc__)) for name in layer_names()), reservoir]
 
 
 def initialisations() -> list[tuple[str, str]]:

@@ -103,7 +103,8 @@ def resolve(x: Tensor) -> Tensor:
 
 def plain(x: Tensor) -> Tensor:
     """x as plain memory: contiguous, no lazy conjugation. For a kernel, not for torch."""
-    x = resolve(x)
+    if x.is_conj() or x.is_neg():  # not by `resolve`: a streaming step feels one more call
+        x = resolve(x)
     return x if x.is_contiguous() else x.detach().contiguous()
 
 

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from resolvent.commands.attack.sizes import bounds_of, line_of, number, size, sizes_of
+from resolvent.commands.run.arguments import list_given
 from resolvent.commands.run.check import require_number, require_within
 from resolvent.commands.run.train_model import RESERVOIR, check_model, layer_of, model_for, name_of
 from resolvent.commands.run.train_options import DataOptions, ModelOptions, TrainingOptions
@@ -16,6 +17,7 @@ from resolvent.experiments.cell import AttackPlan, Budget, Cell, CertifyPlan, Ta
 from resolvent.experiments.objective_settings import Goal
 from resolvent.experiments.tasks import open_task
 from resolvent.models import build_model
+from resolvent.models.reservoir.learn import WORK
 from resolvent.training.weighted import balanced_weights
 from resolvent.usage.error import UsageError
 
@@ -46,10 +48,13 @@ def train_cell(source: DataOptions, model: ModelOptions, training: TrainingOptio
         )
     goal = within_reach(goal, training, task)
     classified = task.vocabulary is None and task.classes is not None
+    config = model_for(task, model)
+    if not budget.lr and training.batch_size is None:  # nothing depends on it but memory and time
+        budget = replace(budget, batch_size=min(budget.batch_size, max(1, WORK // (task.length * config.d_model))))
     cell = Cell(
         "train",
         (_tag(choice.name), name_of(model), goal.kind),
-        model_for(task, model),
+        config,
         choice,
         replace(goal, weights=class_weights(training, task)),
         budget,
@@ -154,6 +159,12 @@ def budget_of(training: TrainingOptions) -> Budget:
 def reservoir_budget(budget: Budget, training: TrainingOptions) -> Budget:
     """Smaller steps from the solution in closed form; none where nothing else was asked for: it is only measured."""
     if training.epochs is None and training.objective in (None, "standard"):
+        steps = ("--class-weights", "--lr", "--patience", "--average")
+        if wrong := [name for name in list_given(training) if name in steps]:
+            raise UsageError(
+                f"{wrong[0]} is for training by steps, and a reservoir's read-out is solved in closed form: add "
+                "--epochs to train it further, or leave it out."
+            )
         return replace(budget, epochs=1, lr=0.0, groups=False, warmup=0.0, evaluate_every=1)
     return replace(budget, lr=1e-3 if training.lr is None else training.lr)
 

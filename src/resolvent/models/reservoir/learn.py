@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from resolvent.blocks.levels import LevelReadout
 from resolvent.init import reservoir
 from resolvent.layers import S4D
+from resolvent.layers.checks import check_lengths
 from resolvent.models.config import LevelsConfig
 from resolvent.models.model import Model
 from resolvent.models.reservoir.config import MODES, reservoir_config
@@ -49,11 +51,12 @@ def learn_reservoir(
         torch.Size([4, 3])
     """
     check_not_negative("learn_reservoir", softness=softness)
-    how, d, head = model.config.head, model.config.d_model, cast(LevelReadout, model.head)
-    if not isinstance(how, LevelsConfig) or model.config != reservoir_config(x.shape[2], how.classes, d, how.levels):
-        raise ValueError("learn_reservoir: expected a model of `reservoir_config` with the channels of x.")
+    _check(model, x, y, lengths)
+    d, head = model.config.d_model, cast(LevelReadout, model.head)
+    x, y = x.to(next(model.parameters())), y.to(next(model.parameters()).device).long()
+    if not bool(x.isfinite().all()):
+        raise ValueError("learn_reservoir: x holds NaN or infinity (in the model's type): clean or scale the data.")
     _draw(model, x.shape[1], generator)
-    x, y = x.to(next(model.parameters())), y.to(next(model.parameters()).device)
     lengths = None if lengths is None else lengths.to(x.device)
     with model.frozen():
         head.levels.set(_sample_outputs(model, x, lengths, generator), max(softness, SHARPEST), generator)
@@ -63,6 +66,23 @@ def learn_reservoir(
     _solve(head.out, shares.double(), y)
 
 
+def _check(model: Model, x: Tensor, y: Tensor, lengths: Tensor | None) -> None:
+    """Refuse what would fail, or leave NaN, after weights have been replaced."""
+    if len(x.shape) != 3 or 0 in x.shape:
+        raise ValueError(f"learn_reservoir: expected x (n, l, c), n, l and c at least 1, got shape {tuple(x.shape)}.")
+    config: Any = getattr(model, "config", None)
+    how, c = getattr(config, "head", None), x.shape[2]
+    if not isinstance(how, LevelsConfig) or config != reservoir_config(c, how.classes, config.d_model, how.levels):
+        raise ValueError(f"learn_reservoir: expected a model of `reservoir_config` with the {c} channels of x.")
+    if y.shape != x.shape[:1] or y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= how.classes:
+        raise ValueError(
+            f"learn_reservoir: expected one whole number from 0 to {how.classes - 1} for each of the {len(x)} samples, "
+            f"got y of {y.dtype}, shape {tuple(y.shape)}, from {y.min():g} to {y.max():g}."
+        )
+    if lengths is not None:
+        check_lengths("learn_reservoir", lengths, len(x), x.shape[1])
+
+
 def _draw(model: Model, length: int, generator: torch.Generator | None) -> None:
     """Random systems, each of which reads a few channels with random signs: one channel more often than many."""
     entry, layer = cast(nn.Linear, model.tower.entry).weight, cast(S4D, model.tower.body.blocks[0].layer)
@@ -70,8 +90,9 @@ def _draw(model: Model, length: int, generator: torch.Generator | None) -> None:
     lam_bar, C = (t.to(entry.device) for t in reservoir(d, MODES, length, generator))
     layer.set_modes(lam_bar, torch.ones_like(lam_bar)[..., None], C[:, None])
     most = min(c, MOST)
-    count = (2 ** (torch.rand(d, 1, generator=generator) * math.log2(most + 1))).floor().clamp(1, most)
-    place = torch.rand(d, c, generator=generator).argsort(1).argsort(1)
+    rand = partial(torch.rand, dtype=torch.float32, generator=generator)  # the same under any default type
+    count = (2 ** (rand(d, 1) * math.log2(most + 1))).floor().clamp(1, most)
+    place = rand(d, c).argsort(1).argsort(1)
     sign = torch.randint(0, 2, (d, c), generator=generator) * 2.0 - 1
     entry.copy_(torch.where(place < count, sign, 0.0))
 
