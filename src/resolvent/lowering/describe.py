@@ -301,7 +301,7 @@ def model(to: Describer, module: Any, name: str) -> Chain:
     if held is not None:
         to.exactly(held, StatePool)
     ends = p.Head(at, head, to.chain(head.hidden, f"{at}.hidden"), to.chain(head.out, f"{at}.out"))
-    return (_network(to, module.tower, name, p.Pool(f"{at}.pool", held, head.pooling), ends, shares),)
+    return (_network(to, module.tower, name, p.Pool(f"{at}.pool", held, head.pooling), ends, *shares),)
 
 
 def two_tower(to: Describer, module: Any, name: str) -> Chain:
@@ -312,15 +312,13 @@ def two_tower(to: Describer, module: Any, name: str) -> Chain:
     return (_network(to, module.tower, name, p.Pool(f"{at}.pool", None, module.pooling), ends),)
 
 
-def _network(
-    to: Describer, tower: Tower, name: str, pool: p.Pool, head: p.Head | p.Match, shares: Chain = ()
-) -> p.Network:
+def _network(to: Describer, tower: Tower, name: str, pool: p.Pool, head: p.Head | p.Match, *last: Node) -> p.Network:
     to.exactly(tower, Tower)
     at = join(name, "tower")
     entry = to.chain(tower.entry, f"{at}.entry")
     start, end = (to.chain(getattr(tower, place), f"{at}.{place}", "norm") for place in ("input_norm", "final_norm"))
     drop, body = to.chain(tower.dropout, f"{at}.dropout"), to.chain(tower.body, f"{at}.body", "layer")
-    return p.Network(name, tower.body, entry, start, drop, body, (*end, *shares), pool, head)
+    return p.Network(name, tower.body, entry, start, drop, body, (*end, *last), pool, head)
 
 
 @rule(Levels)

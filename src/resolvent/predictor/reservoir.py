@@ -14,10 +14,8 @@ import torch
 
 from resolvent.data import Task
 from resolvent.data.preparation.preprocess import Missing, Scale
-from resolvent.layers.checks import check_positive
 from resolvent.models import Model, build_model, learn_reservoir, reservoir_config
 from resolvent.predictor.estimator import Layout, SequenceEstimator
-from resolvent.usage.numbers import check_not_negative
 
 
 class ReservoirClassifier(SequenceEstimator):
@@ -55,9 +53,6 @@ class ReservoirClassifier(SequenceEstimator):
         self.scale, self.missing, self.layout, self.random_state = scale, missing, layout, random_state
 
     def _learn(self, task: Task, seed: int) -> Model:
-        name = type(self).__name__
-        check_not_negative(name, softness=self.softness)
-        check_positive(name, systems=self.systems, levels=self.levels)
         config = reservoir_config(task.channels or 1, len(self.classes_), self.systems, self.levels)
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)

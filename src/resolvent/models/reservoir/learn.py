@@ -6,7 +6,6 @@ import math
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
@@ -26,7 +25,7 @@ ROWS, STEPS = 30, 64  # samples, and steps of each, from which levels are taken
 MOST = 9  # channels that one system reads at most
 SHARPEST = 1e-6  # softness that stands for 0
 WORK = 2**22  # numbers in the activations of the samples that pass through the model at once
-ALPHAS = tuple(np.logspace(-3, 3, 10).tolist())
+ALPHAS = tuple(10 ** (2 * k / 3 - 3) for k in range(10))  # 0.001 to 1,000
 
 
 @torch.no_grad()
@@ -39,7 +38,7 @@ def learn_reservoir(
     softness: float = 0.1,
     generator: torch.Generator | None = None,
 ) -> None:
-    """Replace all weights of a model of `reservoir_config`: x (n, l, c), classes y (n,), lengths (n,) of padded rows.
+    """Set all weights but the time steps of a `reservoir_config`: x (n, l, c), classes y (n,), lengths (n,) or None.
 
     softness   width of the ramp at a level, in standard deviations of the system's output: with 0.1 the shares hardly
                differ from counts of the steps above the level, with 1 the model answers more smoothly
@@ -53,7 +52,7 @@ def learn_reservoir(
     check_not_negative("learn_reservoir", softness=softness)
     _check(model, x, y, lengths)
     d, head = model.config.d_model, cast(LevelReadout, model.head)
-    x, y = x.to(next(model.parameters())), y.to(next(model.parameters()).device).long()
+    x = x.to(next(model.parameters()))
     if not bool(x.isfinite().all()):
         raise ValueError("learn_reservoir: x holds NaN or infinity (in the model's type): clean or scale the data.")
     _draw(model, x.shape[1], generator)
@@ -63,7 +62,7 @@ def learn_reservoir(
         parts = torch.arange(len(x)).split(max(1, WORK // max(1, x.shape[1] * d)))
         rows = [(x[i], None if lengths is None else lengths[i]) for i in parts]
         shares = torch.cat([head.levels.shares(_outputs(model, part), end) for part, end in rows])
-    _solve(head.out, shares.double(), y)
+    _solve(head.out, shares.double(), y.to(x.device).long())
 
 
 def _check(model: Model, x: Tensor, y: Tensor, lengths: Tensor | None) -> None:
@@ -101,15 +100,14 @@ def _sample_outputs(model: Model, x: Tensor, lengths: Tensor | None, generator: 
     """Outputs (m, d) at no more than STEPS evenly spaced steps of each of ROWS samples."""
     seen = []
     for i in torch.randperm(len(x), generator=generator)[:ROWS].tolist():
-        l = x.shape[1] if lengths is None else int(lengths[i])
-        seen.append(_outputs(model, x[i : i + 1, :l])[0, torch.linspace(0, l - 1, min(STEPS, l)).long()])
+        one = _outputs(model, x[i : i + 1, : None if lengths is None else lengths[i]])[0]
+        seen.append(one[torch.linspace(0, len(one) - 1, min(STEPS, len(one))).long()])
     return torch.cat(seen)
 
 
 def _outputs(model: Model, x: Tensor) -> Tensor:
     """Of all systems, (b, l, d)."""
-    features: Tensor = model.tower.features(model.embed(x), None)[0]
-    return features
+    return model.tower.features(model.embed(x), None)[0]
 
 
 def _solve(out: nn.Linear, shares: Tensor, y: Tensor) -> None:
